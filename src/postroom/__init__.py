@@ -1,3 +1,3 @@
-"""Postroom: an inbox for AI work that is never lost, never paid for twice, and always says where it stands."""
+"""Postroom: an inbox for AI work that is never lost, never paid for twice, always says where it stands."""
 
 __version__ = "0.1.0"
