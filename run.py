@@ -50,11 +50,16 @@ NETWORK_SIGNS = (
     "ReadTimeoutError",
     "ProxyError",
     "NewConnectionError",
+    "(from versions: none)",  # every package we name exists, so nobody answered
 )
 
 
 class Failed(Exception):
     """The run ends here; the text says what was found and what to do."""
+
+
+class NetworkMissing(Failed):
+    """No package index answered: another try with other versions is of no use."""
 
 
 def say(text: str) -> None:
@@ -279,7 +284,7 @@ def install(environment: Environment, extras: Sequence[str], lock_text: str) -> 
     try:
         run_quietly([*base, "--constraint", str(constraints), "--editable", what], "the install failed")
     except Failed as failure:
-        if os.environ.get("CI") or is_network_trouble(str(failure)):
+        if os.environ.get("CI") or isinstance(failure, NetworkMissing):
             raise
         say(f"{failure}\nThe locked versions can't be had for this Python; trying without them.")
         run_quietly([*base, "--editable", what], "the install failed")
@@ -324,13 +329,15 @@ def run_quietly(command: Sequence[str], failure: str) -> None:
         raise
     if process.returncode == 0:
         return
-    tail = "\n".join(output.strip().splitlines()[-25:])
+    lines = output.strip().splitlines()
     if is_network_trouble(output):
-        raise Failed(
-            f"{tail}\n\n{failure}: no package index could be reached (last lines above). Is this machine "
-            "online, does it need a proxy (HTTPS_PROXY) or an index of its own (PIP_INDEX_URL)?\n"
-            "Nothing half-made is kept: run the same command again."
+        shown = "\n".join([line.strip() for line in lines if "ERROR" in line][-3:])
+        raise NetworkMissing(
+            f"{failure}: no package index could be reached. Is this machine online, does it need a proxy "
+            "(HTTPS_PROXY) or an index of its own (PIP_INDEX_URL)?\n"
+            f"{shown}\nNothing half-made is trusted: run the same command again."
         )
+    tail = "\n".join(lines[-25:])
     raise Failed(f"{tail}\n\n{failure} (last lines above).")
 
 
