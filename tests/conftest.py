@@ -231,10 +231,9 @@ class SkipWatch:
         for test, why in sorted(self.reasons.items()):
             mark = "FAILED, no test may be skipped in CI: " if test in refused else ""
             terminalreporter.write_line(f"{mark}{test}: {why}")
-        if not terminalreporter.config.args or Path("tests/campaigns").is_dir():
-            terminalreporter.write_line(
-                "Not part of this run: the long fault campaigns (python3 run.py campaign)"
-            )
+        asked = any("campaigns" in Path(argument).parts for argument in terminalreporter.config.args)
+        if Path(__file__).with_name("campaigns").is_dir() and not asked:
+            terminalreporter.write_line("Not part of this run: the long campaigns (python3 run.py campaign)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

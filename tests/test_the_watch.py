@@ -153,3 +153,16 @@ def test_a_skip_with_a_named_reason_is_allowed_in_ci(
     conftest.write_text(conftest.read_text().replace(empty, named))
     inner.makepyfile(test_skips=SKIPPING)
     assert inner.runpytest_subprocess().ret == 0
+
+
+def test_a_run_says_that_campaigns_are_no_part_of_it(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_that_runs(): pass")
+    (inner.path / "campaigns").mkdir()
+    (inner.path / "campaigns" / "test_long.py").write_text("def test_long(): pass")
+    inner.makeini("[pytest]\nnorecursedirs = campaigns\nasyncio_default_fixture_loop_scope = function\n")
+    short = inner.runpytest_subprocess()
+    short.assert_outcomes(passed=1)
+    short.stdout.fnmatch_lines(["Not part of this run: the long campaigns*"])
+    long = inner.runpytest_subprocess("campaigns")
+    long.assert_outcomes(passed=1)
+    long.stdout.no_fnmatch_line("Not part of this run*")
