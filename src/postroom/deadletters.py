@@ -7,7 +7,9 @@ import re
 MESSAGE_CHARS = 80
 """How much of a message tells groups apart."""
 
-_IDS = re.compile(r"\b(?:[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,})\b")
+_IDS = re.compile(
+    r"\b(?:[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,})\b"
+)
 _NUMBERS = re.compile(r"\d+(?:[.,:]\d+)*")
 
 

@@ -87,7 +87,9 @@ class DuplicateJob(PostroomError):
     """The idempotency key belongs to another job with another body; ``job_id`` names it."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"this idempotency key was used for job {job_id} with a different body; use a new key for new work")
+        super().__init__(
+            f"this idempotency key was used for job {job_id} with a different body; use a new key for new work"
+        )
         self.job_id = job_id
 
 
@@ -144,7 +146,9 @@ class WaitTimedOut(PostroomError):
     """The wait ended before the job did. The job is untouched and goes on."""
 
     def __init__(self, job_id: str, seconds: float, state: str) -> None:
-        super().__init__(f"job {job_id} is still {state} after {seconds:g} s; it goes on, wait again or follow it")
+        super().__init__(
+            f"job {job_id} is still {state} after {seconds:g} s; it goes on, wait again or follow it"
+        )
         self.job_id = job_id
         self.state = state
 

@@ -248,8 +248,20 @@ def heartbeat(job: Job, beat: Beat, facts: Facts) -> Change:
     sets["lease_expires_at"] = min(facts.now + lease_seconds, limit_at(evolve(job, **sets), facts.policy))
     lines = _output_lines(job, output, facts.now)
     if (done, total) != (job.done, job.total) and _is_line_due(job, done, total, facts):
-        lines.append(_line(job, len(lines), facts.now, Event.PROGRESS, RUNNING, job.worker, {"done": done, "total": total}))
-    after = evolve(job, **sets, version=job.version + 1, lines=job.lines + len(lines), updated_at=_later(job, facts.now))
+        lines.append(
+            _line(
+                job,
+                len(lines),
+                facts.now,
+                Event.PROGRESS,
+                RUNNING,
+                job.worker,
+                {"done": done, "total": total},
+            )
+        )
+    after = evolve(
+        job, **sets, version=job.version + 1, lines=job.lines + len(lines), updated_at=_later(job, facts.now)
+    )
     status = "cancel_requested" if job.cancel_requested else "ok"
     return Change(after, job.version, RUNNING, tuple(lines), offer.fresh, status=status)
 
@@ -262,7 +274,12 @@ def settle(job: Job, outcome: Outcome, facts: Facts) -> Change | Kept:
     _fence(job, outcome.epoch)
     offer = _Offer(job, outcome.checkpoints, facts)
     before = job
-    job = evolve(_adopt(job, outcome.limits), settled=settled, usage=_add_usage(job.usage, outcome.usage), **offer.sets())
+    job = evolve(
+        _adopt(job, outcome.limits),
+        settled=settled,
+        usage=_add_usage(job.usage, outcome.usage),
+        **offer.sets(),
+    )
     output = _output_lines(job, outcome.output, facts.now)
     run = _Run(before, job, facts, output, offer)
     match outcome.kind:
@@ -277,7 +294,9 @@ def settle(job: Job, outcome: Outcome, facts: Facts) -> Change | Kept:
             return _release(run, outcome.reason)
         case OutcomeKind.CANCELLED:
             if not job.cancel_requested:
-                raise OutcomeInvalid(f"job {job.job_id} was not asked to cancel: report failed, held or released instead")
+                raise OutcomeInvalid(
+                    f"job {job.job_id} was not asked to cancel: report failed, held or released instead"
+                )
             return _confirm_cancel(run, "confirm")
         case OutcomeKind.CRASHED:
             return _crash(run, outcome.reason or "process gone")
@@ -296,7 +315,9 @@ class _Run:
     def end(self, verb: str, to: State, sets: dict[str, Any], event: Event, **line: Any) -> Change:
         job = evolve(self.job, lines=self.job.lines + len(self.output))
         sets = {"worker": None, "lease_expires_at": None, "lease_seconds": None, "beat_seq": 0, **sets}
-        change = _move(job, verb, to, self.facts.now, sets, event, actor=self.before.worker or "sweep", **line)
+        change = _move(
+            job, verb, to, self.facts.now, sets, event, actor=self.before.worker or "sweep", **line
+        )
         return replace(
             change,
             before_version=self.before.version,
@@ -309,9 +330,13 @@ def _succeed(run: _Run, outcome: Outcome) -> Change:
     job = run.job
     if job.has_items:
         if outcome.result is not None:
-            raise OutcomeInvalid(f"job {job.job_id} has items: its results are their checkpoints, not one result")
+            raise OutcomeInvalid(
+                f"job {job.job_id} has items: its results are their checkpoints, not one result"
+            )
         if job.done < job.total:
-            raise OutcomeInvalid(f"job {job.job_id} has {job.total - job.done} of {job.total} items still pending")
+            raise OutcomeInvalid(
+                f"job {job.job_id} has {job.total - job.done} of {job.total} items still pending"
+            )
         return _judge_items(run, "succeed")
     result = "null" if outcome.result is None else outcome.result
     size = len(result.encode())
@@ -326,9 +351,13 @@ def _judge_items(run: _Run, verb: str) -> Change:
     job = run.job
     if job.failed_items <= _allowance(job):
         data = {"done": job.done, "failed_items": job.failed_items}
-        return run.end(verb, SUCCEEDED, _final({"finished_at": run.facts.now, "error": None}), Event.SUCCEEDED, data=data)
+        return run.end(
+            verb, SUCCEEDED, _final({"finished_at": run.facts.now, "error": None}), Event.SUCCEEDED, data=data
+        )
     message = f"{job.failed_items} of {job.total} items failed for good"
-    return _fail(run, verb, ErrorInfo(ITEMS_FAILED, message, {"failed_items": job.failed_items, "total": job.total}))
+    return _fail(
+        run, verb, ErrorInfo(ITEMS_FAILED, message, {"failed_items": job.failed_items, "total": job.total})
+    )
 
 
 def _allowance(job: Job) -> float:
@@ -351,7 +380,9 @@ def _error(run: _Run, error: ErrorInfo) -> Change:
     run_at = facts.now + backoff(job.attempts, facts.policy, jitter=facts.jitter)
     info = error_json(error, job)
     sets = {"run_at": run_at, "error": json.dumps(info), "reason": error.code}
-    return run.end("error", QUEUED, sets, Event.RETRIED, reason=error.code, data={"error": info, "run_at": run_at})
+    return run.end(
+        "error", QUEUED, sets, Event.RETRIED, reason=error.code, data={"error": info, "run_at": run_at}
+    )
 
 
 def _fail(run: _Run, verb: str, error: ErrorInfo, **sets: Any) -> Change:
@@ -380,8 +411,20 @@ def _release(run: _Run, reason: str | None) -> Change:
     job = run.job
     if job.cancel_requested:
         return _confirm_cancel(run, "release")
-    sets = {"attempts": job.attempts - 1, "interruptions": job.interruptions + 1, "run_at": run.facts.now, "reason": "released"}
-    return run.end("release", QUEUED, sets, Event.RELEASED, reason=reason or "worker drains", data={"run_at": run.facts.now})
+    sets = {
+        "attempts": job.attempts - 1,
+        "interruptions": job.interruptions + 1,
+        "run_at": run.facts.now,
+        "reason": "released",
+    }
+    return run.end(
+        "release",
+        QUEUED,
+        sets,
+        Event.RELEASED,
+        reason=reason or "worker drains",
+        data={"run_at": run.facts.now},
+    )
 
 
 def _crash(run: _Run, reason: str) -> Change:
@@ -393,7 +436,9 @@ def _crash(run: _Run, reason: str) -> Change:
     counts = {"attempts": job.attempts - 1, "crashes": crashes, "crashes_in_row": in_row}
     times = "time" if crashes == 1 else "times"
     message = f"its worker was lost {crashes} {times} ({in_row} in a row), the last time: {reason}"
-    error = ErrorInfo(WORKER_LOST, message, {"worker": job.worker, "reason": reason, "crashes": crashes, "in_row": in_row})
+    error = ErrorInfo(
+        WORKER_LOST, message, {"worker": job.worker, "reason": reason, "crashes": crashes, "in_row": in_row}
+    )
     if in_row >= policy.max_crashes or crashes >= policy.max_crashes_total:
         return _fail(run, "crash", error, **counts)
     run_at = facts.now + backoff(in_row, policy, jitter=facts.jitter)
@@ -416,14 +461,20 @@ def cancel(job: Job, intent: Cancel, facts: Facts) -> Change | Kept:
     reason = intent.reason or "cancelled by the caller"
     if job.state is QUEUED:
         sets = _final({"finished_at": facts.now, "reason": reason})
-        return _move(job, "cancel", CANCELLED, facts.now, sets, Event.CANCELLED, actor=intent.actor, reason=reason)
+        return _move(
+            job, "cancel", CANCELLED, facts.now, sets, Event.CANCELLED, actor=intent.actor, reason=reason
+        )
     if job.state is RUNNING:
         if job.cancel_requested:
             return Kept(job, "cancel_requested")
         sets = {"cancel_requested": True, "reason": reason}
         event = Event.CANCEL_REQUESTED
         return _move(job, "cancel", RUNNING, facts.now, sets, event, actor=intent.actor, reason=reason)
-    raise TransitionRefused(f"job {job.job_id} is {job.state}: it ended and cannot be cancelled", job_id=job.job_id, state=job.state)
+    raise TransitionRefused(
+        f"job {job.job_id} is {job.state}: it ended and cannot be cancelled",
+        job_id=job.job_id,
+        state=job.state,
+    )
 
 
 def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
@@ -431,8 +482,12 @@ def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
     if intent.life is not None and intent.life < job.life:
         return Kept(job)
     if (job.state, "replay") not in TRANSITIONS:
-        hint = "it succeeded: submit a new job to run it again" if job.state is SUCCEEDED else "it has not ended"
-        raise TransitionRefused(f"job {job.job_id} is {job.state}: {hint}", job_id=job.job_id, state=job.state)
+        hint = (
+            "it succeeded: submit a new job to run it again" if job.state is SUCCEEDED else "it has not ended"
+        )
+        raise TransitionRefused(
+            f"job {job.job_id} is {job.state}: {hint}", job_id=job.job_id, state=job.state
+        )
     run_at = facts.now if intent.run_at is None else max(facts.now, intent.run_at)
     sets = {
         "life": job.life + 1,
@@ -492,9 +547,15 @@ def limit_error(job: Job, facts: Facts) -> ErrorInfo | None:
     """The error of a run that is past one of its time limits, None where it is not."""
     if facts.now < limit_at(job, facts.policy):
         return None
-    if job.timeout_seconds is not None and job.started_at is not None and facts.now >= job.started_at + job.timeout_seconds:
+    if (
+        job.timeout_seconds is not None
+        and job.started_at is not None
+        and facts.now >= job.started_at + job.timeout_seconds
+    ):
         return ErrorInfo(TIMEOUT, f"the run took longer than timeout_seconds ({job.timeout_seconds:g} s)")
-    stall = facts.policy.stall_timeout_seconds if job.stall_timeout_seconds is None else job.stall_timeout_seconds
+    stall = (
+        facts.policy.stall_timeout_seconds if job.stall_timeout_seconds is None else job.stall_timeout_seconds
+    )
     return ErrorInfo(STALLED, f"the run made no progress for stall_timeout_seconds ({stall:g} s)")
 
 
@@ -503,7 +564,9 @@ def limit_error(job: Job, facts: Facts) -> ErrorInfo | None:
 
 def _fence(job: Job, epoch: int) -> None:
     if job.state is not RUNNING or job.epoch != epoch:
-        raise LeaseLost(f"epoch {epoch} of job {job.job_id} is not its running one (epoch {job.epoch}, {job.state})")
+        raise LeaseLost(
+            f"epoch {epoch} of job {job.job_id} is not its running one (epoch {job.epoch}, {job.state})"
+        )
 
 
 def _move(
@@ -521,7 +584,9 @@ def _move(
     """Build the change of one edge of the table, with its journal line."""
     if to not in TRANSITIONS[(job.state, verb)]:
         raise AssertionError(f"{verb} may not lead from {job.state} to {to}: write it into TRANSITIONS first")
-    after = evolve(job, **sets, state=to, version=job.version + 1, lines=job.lines + 1, updated_at=_later(job, now))
+    after = evolve(
+        job, **sets, state=to, version=job.version + 1, lines=job.lines + 1, updated_at=_later(job, now)
+    )
     line = _line(after, -1, now, event, to, actor, data or {}, reason=reason, from_state=job.state)
     return Change(after, job.version, job.state, (line,))
 
@@ -539,7 +604,19 @@ def _line(
     from_state: State = RUNNING,
 ) -> Line:
     n = job.lines + ahead
-    return Line(n, _later(job, now), event, from_state, to, job.epoch, job.attempts, job.life, actor or "", reason, data)
+    return Line(
+        n,
+        _later(job, now),
+        event,
+        from_state,
+        to,
+        job.epoch,
+        job.attempts,
+        job.life,
+        actor or "",
+        reason,
+        data,
+    )
 
 
 def _later(job: Job, now: float) -> float:
@@ -557,7 +634,9 @@ def _adopt(job: Job, limits: Limits | None) -> Job:
     if limits is None:
         return job
     names = ("max_attempts", "timeout_seconds", "stall_timeout_seconds", "allow_failed_items")
-    sets = {n: getattr(limits, n) for n in names if getattr(job, n) is None and getattr(limits, n) is not None}
+    sets = {
+        n: getattr(limits, n) for n in names if getattr(job, n) is None and getattr(limits, n) is not None
+    }
     return evolve(job, **sets) if sets else job
 
 
@@ -643,7 +722,10 @@ def _is_line_due(job: Job, done: int, total: int, facts: Facts) -> bool:
 
 def _output_lines(job: Job, output: Sequence[JsonText], now: float) -> list[Line]:
     actor = job.worker
-    return [_line(job, i, now, Event.OUTPUT, RUNNING, actor, {"output": json.loads(o)}) for i, o in enumerate(output)]
+    return [
+        _line(job, i, now, Event.OUTPUT, RUNNING, actor, {"output": json.loads(o)})
+        for i, o in enumerate(output)
+    ]
 
 
 def _add_usage(before: JsonText | None, more: Mapping[str, float] | None) -> JsonText | None:

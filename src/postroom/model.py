@@ -196,7 +196,11 @@ def job_from_row(row: Sequence[Any]) -> Job:
 
 def job_to_row(job: Job) -> list[Any]:
     """The values of a `Job` in the order of `JOB_FIELDS`; flags as 0 and 1, enums as their text."""
-    row = list(job.__dict__.values()) if tuple(job.__dict__) == JOB_FIELDS else [getattr(job, n) for n in JOB_FIELDS]
+    row = (
+        list(job.__dict__.values())
+        if tuple(job.__dict__) == JOB_FIELDS
+        else [getattr(job, n) for n in JOB_FIELDS]
+    )
     row[_STATE] = str(job.state)
     row[_PRIORITY] = str(job.priority)
     row[_HAS_ITEMS] = int(job.has_items)

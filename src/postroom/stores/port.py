@@ -226,7 +226,10 @@ class Store(Protocol):
         """Insert jobs with payload, journal line and idempotency entry, each whole, in order; answers in order."""
 
     async def get(
-        self, job_ids: Collection[str], *, checkpoints: Mapping[str, Collection[tuple[CheckpointKind, str]]] | None = None
+        self,
+        job_ids: Collection[str],
+        *,
+        checkpoints: Mapping[str, Collection[tuple[CheckpointKind, str]]] | None = None,
     ) -> Reading:
         """Rows by id, with those of the named checkpoints that exist. Reads no payload and no result."""
 
@@ -269,7 +272,12 @@ class Store(Protocol):
         """The keys of a job of items without reading their inputs; None: numbered, or no such job."""
 
     async def checkpoints(
-        self, job_id: str, *, kind: CheckpointKind | None = None, after_key: str | None = None, limit: int | None = None
+        self,
+        job_id: str,
+        *,
+        kind: CheckpointKind | None = None,
+        after_key: str | None = None,
+        limit: int | None = None,
     ) -> list[Checkpoint]:
         """All checkpoints of a job, ordered by kind and key."""
 
@@ -277,7 +285,12 @@ class Store(Protocol):
         """The recorded result of a content job; None where there is none."""
 
     async def dead_letters(
-        self, *, owner: str | None = None, since: float | None = None, kind: str | None = None, limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        since: float | None = None,
+        kind: str | None = None,
+        limit: int = 100,
     ) -> list[DeadLetterGroup]:
         """Failed jobs in groups, largest first."""
 

@@ -1,0 +1,275 @@
+"""What a caller asks for, checked field by field and made into a `Draft`: the same for Python, HTTP and command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from postroom.errors import DraftInvalid, Problem, TooLarge
+from postroom.jsontext import JsonRefused, encode
+from postroom.lifecycle import digest
+from postroom.model import DEFAULT_OWNER, Draft, JsonText, Payload, Priority, new_job_id
+from postroom.settings import Settings
+from postroom.views import parse_time
+
+OPTIONS = frozenset(
+    "sender topic priority queue run_at expires_at max_attempts timeout_seconds stall_timeout_seconds "
+    "allow_failed_items params metadata".split()
+)
+"""What may be said beside kind and content or items."""
+
+LATER = {
+    "dedupe_key": "sharing one live job is not built yet; an Idempotency-Key keeps a repeat from making a second job",
+    "gates": "gates are not built yet",
+    "callback_url": "call-backs are not built yet; follow the job's events or wait for it",
+}
+"""Fields of the contract that this version refuses by name instead of ignoring them."""
+
+MAX_NOTES_BYTES = 64 * 1024
+MAX_ITEMS = 200_000
+MAX_KEY_CHARS = 200
+
+
+class Drafting:
+    """Makes drafts under one set of limits."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def draft(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        now: float,
+        owner: str = DEFAULT_OWNER,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+        path: str = "",
+    ) -> Draft:
+        """Check one job's fields (contract, section 2) and make the draft.
+
+        Args:
+            fields: ``kind``, ``content`` or ``items`` with ``item_keys``, and the `OPTIONS`.
+            now: the store's clock; ids carry it, and ``expires_at`` must lie after it.
+            owner: whose job it is.
+            actor: who is named in the journal; the owner unless given.
+            idempotency_key: the same owner, key and body give the first job again.
+            path: put before the names in problems (``jobs[3].``).
+        Raises:
+            DraftInvalid: one problem per wrong field; nothing is made.
+            TooLarge: content or an item over its limit.
+        """
+        check = _Check(path)
+        for name in fields.keys() - OPTIONS - _SHAPE:
+            check.add(
+                name, LATER.get(name, f"unknown field; known are {', '.join(sorted(_SHAPE | OPTIONS))}")
+            )
+        payload, total, has_items = self._payload(fields, check)
+        sets: dict[str, Any] = {}
+        for name in fields.keys() & OPTIONS:
+            if fields[name] is not None:
+                sets[name] = _CHECKS[name](check, name, fields[name])
+        expires_at = sets.get("expires_at")
+        if expires_at is not None and expires_at <= now:
+            check.add("expires_at", "lies in the past")
+        kind = check.label("kind", fields.get("kind") or "assistant")
+        if idempotency_key is not None and not 0 < len(idempotency_key) <= 255:
+            check.add("Idempotency-Key", f"1 to 255 characters, found {len(idempotency_key)}")
+        check.finish()
+        draft = Draft(
+            job_id=new_job_id(now),
+            kind=kind,
+            payload=payload,
+            total=total,
+            has_items=has_items,
+            owner=owner,
+            actor=actor or owner,
+            idempotency_key=idempotency_key,
+            body_digest=None if idempotency_key is None else body_digest(fields),
+            **sets,
+        )
+        return draft
+
+    def _payload(self, fields: Mapping[str, Any], check: _Check) -> tuple[Payload, int, bool]:
+        content, items = fields.get("content"), fields.get("items")
+        if (content is None) == (items is None):
+            both = (
+                "give content or items, not both"
+                if content is not None
+                else "give content (any JSON value but null) or items"
+            )
+            check.add("content", both)
+            return Payload("null"), 1, False
+        if items is None:
+            if fields.get("item_keys") is not None:
+                check.add("item_keys", "goes with items")
+            return Payload(self._item(content, "content", check)), 1, False
+        if not isinstance(items, list | tuple) or not 0 < len(items) <= MAX_ITEMS:
+            check.add(
+                "items",
+                f"a list of 1 to {MAX_ITEMS} values"
+                + ("" if not isinstance(items, list | tuple) else f", found {len(items)}"),
+            )
+            return Payload("[]"), 1, True
+        texts = [self._item(item, f"items[{index}]", check) for index, item in enumerate(items)]
+        return (
+            Payload("[" + ",".join(texts) + "]", _keys(fields.get("item_keys"), len(items), check)),
+            len(items),
+            True,
+        )
+
+    def _item(self, value: Any, name: str, check: _Check) -> JsonText:
+        try:
+            text = encode(value)
+        except JsonRefused as error:
+            check.add(name, str(error))
+            return "null"
+        limit = self._settings.max_item_bytes
+        if len(text) * 4 > limit:
+            size = len(text.encode())
+            if size > limit:
+                raise TooLarge(check.path + name, limit=limit, size=size, setting="POSTROOM_MAX_ITEM_BYTES")
+        return text
+
+
+_SHAPE = frozenset({"kind", "content", "items", "item_keys"})
+
+
+def body_digest(fields: Mapping[str, Any]) -> str:
+    """The digest of a body whatever the order of its keys and however its defaults are spelled."""
+    canonical = {name: value for name, value in sorted(fields.items()) if value is not None}
+    return digest(encode(_sorted(canonical)))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _sorted(v) for k, v in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    if isinstance(value, list | tuple):
+        return [_sorted(v) for v in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
+    if keys is None:
+        return None
+    if not isinstance(keys, list | tuple) or len(keys) != count:
+        check.add("item_keys", f"a list as long as items ({count})")
+        return None
+    seen: set[str] = set()
+    for index, key in enumerate(keys):
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not _is_clean(key):
+            check.add(f"item_keys[{index}]", f"text of 1 to {MAX_KEY_CHARS} printable characters")
+            return None
+        if key in seen:
+            check.add(f"item_keys[{index}]", f"the key {key!r} appears twice")
+            return None
+        seen.add(key)
+    return tuple(keys)
+
+
+def _is_clean(text: str) -> bool:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return not any(ord(c) < 32 or ord(c) == 127 for c in text)
+
+
+class _Check:
+    """Collects problems, so that a caller learns of all wrong fields at once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+
+    def add(self, name: str, message: str) -> None:
+        self.problems.append(Problem(self.path + name, message))
+
+    def finish(self) -> None:
+        if self.problems:
+            raise DraftInvalid(self.problems)
+
+    def label(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= 200 or not _is_clean(value):
+            self.add(name, "text of 1 to 200 printable characters")
+            return "invalid"
+        return value
+
+    def priority(self, name: str, value: Any) -> Priority:
+        try:
+            return Priority(value)
+        except ValueError:
+            self.add(name, f"one of {', '.join(Priority)}, found {str(value)[:40]!r}")
+            return Priority.NORMAL
+
+    def moment(self, name: str, value: Any) -> float | None:
+        if isinstance(value, str):
+            try:
+                value = parse_time(value)
+            except ValueError:
+                self.add(name, "a time as RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")
+                return None
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            self.add(name, "a time with an offset (RFC 3339 text, or an aware datetime)")
+            return None
+        return value.astimezone(UTC).timestamp()
+
+    def seconds(self, name: str, value: Any) -> float | None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
+            self.add(name, "seconds above 0, fractions allowed")
+            return None
+        return float(value)
+
+    def attempts(self, name: str, value: Any) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
+            self.add(name, "a whole number from 1 to 1000")
+            return None
+        return value
+
+    def allowance(self, name: str, value: Any) -> float | None:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value < 10**9
+            or (value > 1 and value != int(value))
+        ):
+            self.add(name, "a whole number of items, or a share from 0 to below 1")
+            return None
+        return float(value)
+
+    def notes(self, name: str, value: Any) -> JsonText:
+        if not isinstance(value, dict) or not all(isinstance(k, str) for k in value):
+            self.add(name, "an object")
+            return "{}"
+        try:
+            text = encode(value)
+        except JsonRefused as error:
+            self.add(name, str(error))
+            return "{}"
+        size = len(text.encode())
+        if size > MAX_NOTES_BYTES:
+            raise TooLarge(self.path + name, limit=MAX_NOTES_BYTES, size=size)
+        return text
+
+
+_CHECKS = {
+    "sender": _Check.label,
+    "topic": _Check.label,
+    "queue": _Check.label,
+    "priority": _Check.priority,
+    "run_at": _Check.moment,
+    "expires_at": _Check.moment,
+    "max_attempts": _Check.attempts,
+    "timeout_seconds": _Check.seconds,
+    "stall_timeout_seconds": _Check.seconds,
+    "allow_failed_items": _Check.allowance,
+    "params": _Check.notes,
+    "metadata": _Check.notes,
+}
+
+
+def numbered_keys(total: int) -> Iterable[str]:
+    """The keys of items that the caller did not name."""
+    return map(str, range(total))

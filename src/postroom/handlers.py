@@ -1,0 +1,143 @@
+"""Kind -> handler: what a user's function was registered as, and whether that can be kept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from postroom.errors import HandlerInvalid
+from postroom.model import Limits
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Isolation = Literal["none", "process"]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that does a kind's work, and how it is run.
+
+    Attributes:
+        kind: which jobs it takes.
+        function: ``(item, run)``, or ``(run)`` where ``is_whole``.
+        is_whole: called once per job; else once per item, and what it returns is that item's checkpoint.
+        isolation: ``process`` runs it in a child with a process group of its own, which can be killed.
+        item_concurrency: items of one job at once.
+        limits: stand where the job itself says nothing.
+        is_shipped: comes with Postroom; gives way to a user's handler of the same kind.
+    """
+
+    kind: str
+    function: Callable[..., Any] = field(repr=False)
+    is_whole: bool = False
+    isolation: Isolation = "none"
+    item_concurrency: int = 1
+    limits: Limits = Limits()
+    is_shipped: bool = False
+
+    @property
+    def is_async(self) -> bool:
+        """True for ``async def``: runs in the worker's event loop (or the child's); else in a thread."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """False for a plain function in a thread of the worker: nothing can end it from outside."""
+        return self.is_async or self.isolation == "process"
+
+
+class Registry:
+    """The handlers of one inbox, by kind."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Take a handler up. A user's one takes over a shipped one of the same kind, never the other way round.
+
+        Raises:
+            HandlerInvalid: the kind has a handler already, or an option cannot be kept; says which and what to do.
+        """
+        _check(handler)
+        standing = self._handlers.get(handler.kind)
+        if standing is not None and not standing.is_shipped:
+            if handler.is_shipped:
+                return
+            raise HandlerInvalid(f"kind {handler.kind!r} has a handler already: {_name(standing.function)}")
+        self._handlers[handler.kind] = handler
+
+    def get(self, kind: str) -> Handler | None:
+        """The handler of a kind, None where there is none."""
+        return self._handlers.get(kind)
+
+    def kinds(self) -> tuple[str, ...]:
+        """All kinds, sorted."""
+        return tuple(sorted(self._handlers))
+
+    def narrowed(self, kinds: Iterable[str]) -> Registry:
+        """Only these kinds.
+
+        Raises:
+            HandlerInvalid: one of them has no handler.
+        """
+        chosen = Registry()
+        for kind in kinds:
+            handler = self.get(kind)
+            if handler is None:
+                raise HandlerInvalid(
+                    f"no handler for kind {kind!r}; there are: {', '.join(self.kinds()) or 'none'}"
+                )
+            chosen._handlers[kind] = handler
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+def _check(handler: Handler) -> None:
+    name = _name(handler.function)
+    if not handler.kind or len(handler.kind) > 100 or not handler.kind.isprintable():
+        raise HandlerInvalid(f"{name}: a kind is 1 to 100 printable characters, found {handler.kind!r}")
+    if not callable(handler.function):
+        raise HandlerInvalid(f"{name} is not a function")
+    if inspect.isasyncgenfunction(handler.function) or inspect.isgeneratorfunction(handler.function):
+        raise HandlerInvalid(
+            f"{name} is a generator; a handler returns its result, and emits with run.emit(data)"
+        )
+    if handler.isolation not in ("none", "process"):
+        raise HandlerInvalid(f"{name}: isolation is 'none' or 'process', found {handler.isolation!r}")
+    if handler.item_concurrency < 1:
+        raise HandlerInvalid(f"{name}: item_concurrency is 1 or more, found {handler.item_concurrency}")
+    limits = handler.limits
+    for option, value in (
+        ("timeout_seconds", limits.timeout_seconds),
+        ("stall_timeout_seconds", limits.stall_timeout_seconds),
+    ):
+        if value is not None and not value > 0:
+            raise HandlerInvalid(f"{name}: {option} must be above 0, found {value}")
+        if value is not None and not handler.can_be_stopped:
+            raise HandlerInvalid(
+                f"{name}: {option} cannot be enforced, since a plain function runs in a thread and a thread cannot be killed; "
+                "make it async, or register it with isolation='process'"
+            )
+    if limits.max_attempts is not None and limits.max_attempts < 1:
+        raise HandlerInvalid(f"{name}: max_attempts is 1 or more, found {limits.max_attempts}")
+    if limits.allow_failed_items is not None and limits.allow_failed_items < 0:
+        raise HandlerInvalid(f"{name}: allow_failed_items is 0 or more, found {limits.allow_failed_items}")
+    _check_parameters(handler, name)
+
+
+def _check_parameters(handler: Handler, name: str) -> None:
+    wanted = 1 if handler.is_whole else 2
+    try:
+        inspect.signature(handler.function).bind(*range(wanted))
+    except TypeError:
+        shape = "(run), since it is whole" if handler.is_whole else "(item, run)"
+        raise HandlerInvalid(f"{name} must take {shape}") from None
+    except ValueError:
+        return
+
+
+def _name(function: Any) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"

@@ -1,0 +1,133 @@
+"""JSON values to text and back, with what may not pass: NaN, lone surrogates, NUL, absurd depth, integers past 64 bits.
+
+Values travel and are kept as text. What is refused here would come back different, or not at all, from one of the
+stores: PostgreSQL has no NUL, no UTF-8 has lone surrogates, other languages read integers past 64 bits as floats.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_DEPTH = 100
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_SUSPICIOUS = re.compile(r"\\u0000|\d{19}")
+_HUGE = re.compile(r"\d[eE]\+?\d{3}")
+
+
+class JsonRefused(ValueError):
+    """The value or text cannot be kept as JSON; the message says why and where, without quoting it."""
+
+
+def encode(value: Any) -> str:
+    """The value as JSON text, compact, non-ASCII as it is.
+
+    Raises:
+        JsonRefused: it cannot be kept (see the module).
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        raise JsonRefused("text with a lone surrogate is not valid Unicode") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JsonRefused(_reason(error)) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH or _SUSPICIOUS.search(text):
+        _check(value, "", 0)
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of text that `encode` made."""
+    return json.loads(text)
+
+
+def decode_strict(data: bytes | str) -> Any:
+    """Parse JSON from outside: as `encode` refuses, and also keys that appear twice in one object.
+
+    Raises:
+        JsonRefused: not JSON, not UTF-8, or with something that may not pass.
+    """
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
+        text.encode()
+    except UnicodeDecodeError as error:
+        raise JsonRefused(f"not valid UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise JsonRefused("text with a lone surrogate is not valid Unicode") from None
+    except RecursionError:
+        raise JsonRefused(f"nested deeper than {MAX_DEPTH} levels") from None
+    except json.JSONDecodeError as error:
+        raise JsonRefused(
+            f"not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    if (
+        text.count("[") + text.count("{") > MAX_DEPTH
+        or "\\u" in text
+        or _SUSPICIOUS.search(text)
+        or _HUGE.search(text)
+    ):
+        _check(value, "", 0)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JsonRefused(f"the key {key[:80]!r} appears twice in one object")
+            seen.add(key)
+    return made
+
+
+def _constant(name: str) -> Any:
+    raise JsonRefused(f"{name} is not JSON")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError) or "Circular" in str(error):
+        return f"nested deeper than {MAX_DEPTH} levels"
+    if isinstance(error, TypeError):
+        return f"not a JSON value: {error}"
+    if "not JSON compliant" in str(error):
+        return "NaN and infinities are not JSON"
+    return str(error)
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise JsonRefused(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, bool) or value is None:
+        return
+    elif isinstance(value, int):
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise JsonRefused(f"{path or 'the value'}: integers past 64 bits are not kept; send it as text")
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise JsonRefused(f"{path or 'the value'}: a number too large for a 64-bit float")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_text(str(key), path)
+            _check(inner, f"{path}.{str(key)[:40]}" if path else str(key)[:40], depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            _check(inner, f"{path}[{index}]", depth + 1)
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise JsonRefused(f"{path or 'the value'}: text with a NUL character cannot be kept by every store")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise JsonRefused(
+                f"{path or 'the value'}: text with a lone surrogate is not valid Unicode"
+            ) from None
