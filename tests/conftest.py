@@ -24,11 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 
 # Beginning of a test's id -> why a CI machine can't run it.
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
+
+# A slow machine is no fault that a test may find: no example has a deadline, and a failure prints how to repeat it.
+hypothesis.settings.register_profile(
+    "postroom", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("postroom")
 
 # Settings of the person who runs the tests must not reach them.
 for name in [name for name in os.environ if name.startswith("POSTROOM_")]:
