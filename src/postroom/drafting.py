@@ -1,4 +1,4 @@
-"""What a caller asks for, checked field by field and made into a `Draft`: the same for Python, HTTP and command line."""
+"""What a caller asks for, checked field by field and made into a `Draft`: one way for Python, HTTP and command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from postroom.errors import DraftInvalid, Problem, TooLarge
 from postroom.jsontext import JsonRefused, encode
 from postroom.lifecycle import digest
-from postroom.model import DEFAULT_OWNER, Draft, JsonText, Payload, Priority, new_job_id
+from postroom.model import DEFAULT_OWNER, Draft, JsonText, Payload, Priority, evolve, new_job_id
 from postroom.settings import Settings
 from postroom.views import parse_time
 
@@ -61,15 +61,15 @@ class Drafting:
             TooLarge: content or an item over its limit.
         """
         check = _Check(path)
-        for name in fields.keys() - OPTIONS - _SHAPE:
+        for name in fields.keys() - _FIELDS:
             check.add(
                 name, LATER.get(name, f"unknown field; known are {', '.join(sorted(_SHAPE | OPTIONS))}")
             )
         payload, total, has_items = self._payload(fields, check)
         sets: dict[str, Any] = {}
-        for name in fields.keys() & OPTIONS:
-            if fields[name] is not None:
-                sets[name] = _CHECKS[name](check, name, fields[name])
+        for name, value in fields.items():
+            if value is not None and name in _CHECKS:
+                sets[name] = _CHECKS[name](check, name, value)
         expires_at = sets.get("expires_at")
         if expires_at is not None and expires_at <= now:
             check.add("expires_at", "lies in the past")
@@ -77,7 +77,8 @@ class Drafting:
         if idempotency_key is not None and not 0 < len(idempotency_key) <= 255:
             check.add("Idempotency-Key", f"1 to 255 characters, found {len(idempotency_key)}")
         check.finish()
-        draft = Draft(
+        return evolve(
+            _PLAIN,
             job_id=new_job_id(now),
             kind=kind,
             payload=payload,
@@ -89,7 +90,6 @@ class Drafting:
             body_digest=None if idempotency_key is None else body_digest(fields),
             **sets,
         )
-        return draft
 
     def _payload(self, fields: Mapping[str, Any], check: _Check) -> tuple[Payload, int, bool]:
         content, items = fields.get("content"), fields.get("items")
@@ -134,6 +134,8 @@ class Drafting:
 
 
 _SHAPE = frozenset({"kind", "content", "items", "item_keys"})
+_FIELDS = _SHAPE | OPTIONS
+_PLAIN = Draft("", "", Payload("null"))
 
 
 def body_digest(fields: Mapping[str, Any]) -> str:
@@ -169,11 +171,12 @@ def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
 
 
 def _is_clean(text: str) -> bool:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return False
+    if text.isascii():
+        return text.isprintable()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return not any(ord(c) < 32 or ord(c) == 127 for c in text)
 
 

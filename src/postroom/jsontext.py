@@ -15,6 +15,8 @@ _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SUSPICIOUS = re.compile(r"\\u0000|\d{19}")
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 
 class JsonRefused(ValueError):
     """The value or text cannot be kept as JSON; the message says why and where, without quoting it."""
@@ -27,7 +29,7 @@ def encode(value: Any) -> str:
         JsonRefused: it cannot be kept (see the module).
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError:

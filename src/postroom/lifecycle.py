@@ -46,6 +46,7 @@ from postroom.model import (
     Outcome,
     OutcomeKind,
     Payload,
+    Priority,
     Replay,
     Rescue,
     State,
@@ -142,7 +143,8 @@ def decide(job: Job, intent: Intent, facts: Facts) -> Change | Kept:
 def submit(draft: Draft, now: float) -> Change:
     """A new job, queued, due now or at the draft's ``run_at``."""
     run_at = now if draft.run_at is None or draft.run_at < now else draft.run_at
-    job = Job(
+    job = evolve(
+        _NEW,
         job_id=draft.job_id,
         owner=draft.owner,
         kind=draft.kind,
@@ -150,48 +152,73 @@ def submit(draft: Draft, now: float) -> Change:
         topic=draft.topic,
         priority=draft.priority,
         queue=draft.queue,
-        state=QUEUED,
-        version=1,
-        epoch=0,
-        life=1,
-        lines=1,
-        attempts=0,
         max_attempts=draft.max_attempts,
-        crashes=0,
-        crashes_in_row=0,
-        interruptions=0,
-        holds=0,
-        done=0,
         total=draft.total,
-        failed_items=0,
         has_items=draft.has_items,
-        worker=None,
-        lease_expires_at=None,
-        lease_seconds=None,
-        beat_seq=0,
-        settled=None,
-        cancel_requested=False,
-        reason=None,
         created_at=now,
         updated_at=now,
         run_at=run_at,
-        started_at=None,
-        progress_at=None,
-        finished_at=None,
         expires_at=draft.expires_at,
         start_by=draft.expires_at,
         timeout_seconds=draft.timeout_seconds,
         stall_timeout_seconds=draft.stall_timeout_seconds,
         allow_failed_items=draft.allow_failed_items,
-        error=None,
-        result_bytes=None,
         params=draft.params,
         metadata=draft.metadata,
-        usage=None,
     )
     data = {"digest": content_digest(job, draft.payload), "run_at": run_at}
     line = Line(0, now, Event.SUBMITTED, None, QUEUED, 0, 0, 1, draft.actor, None, data)
     return Change(job, None, None, (line,))
+
+
+_NEW = Job(
+    job_id="",
+    owner="",
+    kind="",
+    sender="",
+    topic="",
+    priority=Priority.NORMAL,
+    queue="",
+    state=QUEUED,
+    version=1,
+    epoch=0,
+    life=1,
+    lines=1,
+    attempts=0,
+    max_attempts=None,
+    crashes=0,
+    crashes_in_row=0,
+    interruptions=0,
+    holds=0,
+    done=0,
+    total=1,
+    failed_items=0,
+    has_items=False,
+    worker=None,
+    lease_expires_at=None,
+    lease_seconds=None,
+    beat_seq=0,
+    settled=None,
+    cancel_requested=False,
+    reason=None,
+    created_at=0.0,
+    updated_at=0.0,
+    run_at=0.0,
+    started_at=None,
+    progress_at=None,
+    finished_at=None,
+    expires_at=None,
+    start_by=None,
+    timeout_seconds=None,
+    stall_timeout_seconds=None,
+    allow_failed_items=None,
+    error=None,
+    result_bytes=None,
+    params="{}",
+    metadata="{}",
+    usage=None,
+)
+"""What every job starts from."""
 
 
 def claim(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
@@ -214,7 +241,7 @@ def claim(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
         "start_by": None,
         "reason": None,
     }
-    return _move(job, "claim", RUNNING, now, sets, Event.CLAIMED, actor=worker)
+    return _move(job, "claim", RUNNING, now, sets, Event.CLAIMED, worker)
 
 
 def _spans(job: Job, policy: Policy | None) -> list[float]:
@@ -248,17 +275,7 @@ def heartbeat(job: Job, beat: Beat, facts: Facts) -> Change:
     sets["lease_expires_at"] = min(facts.now + lease_seconds, limit_at(evolve(job, **sets), facts.policy))
     lines = _output_lines(job, output, facts.now)
     if (done, total) != (job.done, job.total) and _is_line_due(job, done, total, facts):
-        lines.append(
-            _line(
-                job,
-                len(lines),
-                facts.now,
-                Event.PROGRESS,
-                RUNNING,
-                job.worker,
-                {"done": done, "total": total},
-            )
-        )
+        lines.append(_line(job, len(lines), facts.now, Event.PROGRESS, {"done": done, "total": total}))
     after = evolve(
         job, **sets, version=job.version + 1, lines=job.lines + len(lines), updated_at=_later(job, facts.now)
     )
@@ -313,16 +330,15 @@ class _Run:
     offer: _Offer | None = None
 
     def end(self, verb: str, to: State, sets: dict[str, Any], event: Event, **line: Any) -> Change:
-        job = evolve(self.job, lines=self.job.lines + len(self.output))
+        job = evolve(self.job, lines=self.job.lines + len(self.output)) if self.output else self.job
         sets = {"worker": None, "lease_expires_at": None, "lease_seconds": None, "beat_seq": 0, **sets}
-        change = _move(
-            job, verb, to, self.facts.now, sets, event, actor=self.before.worker or "sweep", **line
-        )
-        return replace(
-            change,
-            before_version=self.before.version,
-            lines=(*self.output, *change.lines),
-            checkpoints=self.offer.fresh if self.offer else (),
+        beside = {
+            "before": self.before,
+            "output": self.output,
+            "checkpoints": self.offer.fresh if self.offer else (),
+        }
+        return _move(
+            job, verb, to, self.facts.now, sets, event, self.before.worker or "sweep", **beside, **line
         )
 
 
@@ -342,8 +358,7 @@ def _succeed(run: _Run, outcome: Outcome) -> Change:
     size = len(result.encode())
     data = {"result": digest(result), "bytes": size}
     sets = {"done": job.total, "finished_at": run.facts.now, "error": None, "result_bytes": size}
-    change = run.end("succeed", SUCCEEDED, _final(sets), Event.SUCCEEDED, data=data)
-    return replace(change, result=result)
+    return run.end("succeed", SUCCEEDED, _final(sets), Event.SUCCEEDED, data=data, result=result)
 
 
 def _judge_items(run: _Run, verb: str) -> Change:
@@ -461,15 +476,13 @@ def cancel(job: Job, intent: Cancel, facts: Facts) -> Change | Kept:
     reason = intent.reason or "cancelled by the caller"
     if job.state is QUEUED:
         sets = _final({"finished_at": facts.now, "reason": reason})
-        return _move(
-            job, "cancel", CANCELLED, facts.now, sets, Event.CANCELLED, actor=intent.actor, reason=reason
-        )
+        return _move(job, "cancel", CANCELLED, facts.now, sets, Event.CANCELLED, intent.actor, reason=reason)
     if job.state is RUNNING:
         if job.cancel_requested:
             return Kept(job, "cancel_requested")
         sets = {"cancel_requested": True, "reason": reason}
         event = Event.CANCEL_REQUESTED
-        return _move(job, "cancel", RUNNING, facts.now, sets, event, actor=intent.actor, reason=reason)
+        return _move(job, "cancel", RUNNING, facts.now, sets, event, intent.actor, reason=reason)
     raise TransitionRefused(
         f"job {job.job_id} is {job.state}: it ended and cannot be cancelled",
         job_id=job.job_id,
@@ -507,8 +520,9 @@ def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
         "error": None,
     }
     data = {"run_at": run_at}
-    change = _move(job, "replay", QUEUED, facts.now, sets, Event.REPLAYED, actor=intent.actor, data=data)
-    return replace(change, drops_errors=True)
+    return _move(
+        job, "replay", QUEUED, facts.now, sets, Event.REPLAYED, intent.actor, data=data, drops_errors=True
+    )
 
 
 def rescue(job: Job, intent: Rescue, facts: Facts) -> Change | Kept:
@@ -528,7 +542,7 @@ def expire(job: Job, facts: Facts) -> Change | Kept:
     if job.state is not QUEUED or job.start_by is None or job.start_by > facts.now:
         return Kept(job)
     sets = _final({"finished_at": facts.now, "reason": "expired"})
-    return _move(job, "expire", CANCELLED, facts.now, sets, Event.EXPIRED, actor="sweep", reason="expired")
+    return _move(job, "expire", CANCELLED, facts.now, sets, Event.EXPIRED, "sweep", reason="expired")
 
 
 # ---- time limits
@@ -576,46 +590,45 @@ def _move(
     now: float,
     sets: dict[str, Any],
     event: Event,
-    *,
     actor: str,
+    *,
     reason: str | None = None,
     data: Mapping[str, Any] | None = None,
+    before: Job | None = None,
+    output: Sequence[Line] = (),
+    checkpoints: tuple[Checkpoint, ...] = (),
+    result: JsonText | None = None,
+    drops_errors: bool = False,
 ) -> Change:
-    """Build the change of one edge of the table, with its journal line."""
+    """Build the change of one edge of the table, with its journal line. ``before`` is the row as stored, where ``job``
+    is it with something added already."""
     if to not in TRANSITIONS[(job.state, verb)]:
         raise AssertionError(f"{verb} may not lead from {job.state} to {to}: write it into TRANSITIONS first")
-    after = evolve(
-        job, **sets, state=to, version=job.version + 1, lines=job.lines + 1, updated_at=_later(job, now)
-    )
-    line = _line(after, -1, now, event, to, actor, data or {}, reason=reason, from_state=job.state)
-    return Change(after, job.version, job.state, (line,))
-
-
-def _line(
-    job: Job,
-    ahead: int,
-    now: float,
-    event: Event,
-    to: State,
-    actor: str | None,
-    data: Mapping[str, Any],
-    *,
-    reason: str | None = None,
-    from_state: State = RUNNING,
-) -> Line:
-    n = job.lines + ahead
-    return Line(
-        n,
-        _later(job, now),
+    stored = before or job
+    at = _later(stored, now)
+    after = evolve(job, **sets, state=to, version=stored.version + 1, lines=job.lines + 1, updated_at=at)
+    line = Line(
+        job.lines,
+        at,
         event,
-        from_state,
+        job.state,
         to,
-        job.epoch,
-        job.attempts,
-        job.life,
-        actor or "",
+        after.epoch,
+        after.attempts,
+        after.life,
+        actor,
         reason,
-        data,
+        data or {},
+    )
+    lines = (*output, line)
+    return Change(after, stored.version, stored.state, lines, checkpoints, result, drops_errors=drops_errors)
+
+
+def _line(job: Job, ahead: int, now: float, event: Event, data: Mapping[str, Any]) -> Line:
+    """A line of a running job that stays running, ``ahead`` lines after those it has."""
+    at, actor = _later(job, now), job.worker or ""
+    return Line(
+        job.lines + ahead, at, event, RUNNING, RUNNING, job.epoch, job.attempts, job.life, actor, None, data
     )
 
 
@@ -686,6 +699,8 @@ class _Offer:
 
     def sets(self) -> dict[str, Any]:
         """The counts, and the crash budget: it is refilled by any checkpoint that will not be made again."""
+        if not self.fresh:
+            return {}
         sets: dict[str, Any] = {"done": self.done, "failed_items": self.failed_items}
         if any(c.is_final for c in self.fresh):
             sets["crashes_in_row"] = 0
@@ -721,11 +736,7 @@ def _is_line_due(job: Job, done: int, total: int, facts: Facts) -> bool:
 
 
 def _output_lines(job: Job, output: Sequence[JsonText], now: float) -> list[Line]:
-    actor = job.worker
-    return [
-        _line(job, i, now, Event.OUTPUT, RUNNING, actor, {"output": json.loads(o)})
-        for i, o in enumerate(output)
-    ]
+    return [_line(job, i, now, Event.OUTPUT, {"output": json.loads(o)}) for i, o in enumerate(output)]
 
 
 def _add_usage(before: JsonText | None, more: Mapping[str, float] | None) -> JsonText | None:
@@ -749,7 +760,7 @@ def error_json(error: ErrorInfo, job: Job) -> dict[str, Any]:
 
 
 def digest(*parts: str | None) -> str:
-    """A short digest of texts, the same on every machine; None and "" differ. NUL, which no text of ours has, parts them."""
+    """A short digest of texts, the same on every machine; None and "" differ. No text of ours has the NUL between them."""
     text = "\x00".join(["\x01" if part is None else part for part in parts])
     return blake2b(text.encode(), digest_size=12).hexdigest()
 

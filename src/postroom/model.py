@@ -13,11 +13,15 @@ Three families:
 from __future__ import annotations
 
 import os
+import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+Kept = TypeVar("Kept")
 
 JsonText = str
 """A JSON value as text: UTF-8 safe, no NaN, no lone surrogate."""
@@ -98,9 +102,6 @@ class Event(StrEnum):
     """A person queued it again: a new life."""
 
 
-_EVOLVED: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Job:
     """One piece of work: the hot row. Payload, item values and results live apart.
@@ -165,19 +166,21 @@ class Job:
 
 JOB_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Job))
 """The names of `Job`'s fields in order: the column order of every store."""
-_EVOLVED = frozenset(JOB_FIELDS)
 
 
-def evolve(job: Job, **sets: Any) -> Job:
-    """A copy of the job with some fields set; 30 times faster than ``dataclasses.replace``.
+def evolve(value: Kept, **sets: Any) -> Kept:
+    """A copy of a job or draft with some fields set; 30 times faster than ``dataclasses.replace``.
 
     Raises:
-        TypeError: a name is not a field of `Job`.
+        TypeError: a name is not a field of the value.
     """
-    if not sets.keys() <= _EVOLVED:
-        raise TypeError(f"Job has no field {', '.join(sorted(sets.keys() - _EVOLVED))}")
-    copy = object.__new__(Job)
-    copy.__dict__.update(job.__dict__)
+    known = value.__dict__
+    if not sets.keys() <= known.keys():
+        raise TypeError(
+            f"{type(value).__name__} has no field {', '.join(sorted(sets.keys() - known.keys()))}"
+        )
+    copy = object.__new__(type(value))
+    copy.__dict__.update(known)
     copy.__dict__.update(sets)
     return copy
 
@@ -457,9 +460,33 @@ class WorkerInfo:
 
 
 def new_job_id(now: float | None = None) -> str:
-    """A new id: 32 hex digits, ordered by time (48 bits of milliseconds as in a UUID version 7, then randomness)."""
-    milliseconds = int((time.time() if now is None else now) * 1000)
-    random = int.from_bytes(os.urandom(10), "big")
-    high = 0x7000 | (random >> 68 & 0x0FFF)
-    low = 0x8000000000000000 | (random & 0x3FFFFFFFFFFFFFFF)
-    return f"{milliseconds & 0xFFFFFFFFFFFF:012x}{high:04x}{low:016x}"
+    """A new id: 32 hex digits, ordered by time (48 bits of milliseconds as in a UUID version 7, then randomness).
+
+    Within one process ids only rise: those of the same millisecond count on from a random start in random steps.
+    """
+    milliseconds = int((time.time() if now is None else now) * 1000) & 0xFFFFFFFFFFFF
+    with _ids.lock:
+        if milliseconds > _ids.milliseconds:
+            _ids.milliseconds, _ids.tail = milliseconds, _random.getrandbits(72)
+        else:
+            _ids.tail += 1 + _random.getrandbits(32)
+            if _ids.tail >> 74:
+                _ids.milliseconds, _ids.tail = _ids.milliseconds + 1, _random.getrandbits(72)
+        tail, stamp = _ids.tail, _ids.milliseconds
+    if abs(stamp - milliseconds) > 1000:
+        stamp, tail = milliseconds, _random.getrandbits(74)
+    return f"{stamp << 80 | 0x7 << 76 | (tail >> 62) << 64 | 0x2 << 62 | tail & 0x3FFFFFFFFFFFFFFF:032x}"
+
+
+class _Ids:
+    """The last id given in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.milliseconds = -1
+        self.tail = 0
+
+
+_ids = _Ids()
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
