@@ -255,7 +255,7 @@ class Desk:
         )
 
     async def _kinds_at_work(self, now: float, jobs: Sequence[Job]) -> frozenset[tuple[str, str]]:
-        """(queue, kind) pairs that some live worker takes; asked only where a due job waits, and remembered a second."""
+        """(queue, kind) pairs that some live worker takes; asked where a due job waits, remembered a second."""
         if not any(job.state is State.QUEUED and job.run_at <= now for job in jobs):
             return frozenset()
         read_at, kinds = self._known_kinds

@@ -33,7 +33,7 @@ class Handler:
     is_whole: bool = False
     isolation: Isolation = "none"
     item_concurrency: int = 1
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     is_shipped: bool = False
 
     @property
@@ -118,8 +118,8 @@ def _check(handler: Handler) -> None:
             raise HandlerInvalid(f"{name}: {option} must be above 0, found {value}")
         if value is not None and not handler.can_be_stopped:
             raise HandlerInvalid(
-                f"{name}: {option} cannot be enforced, since a plain function runs in a thread and a thread cannot be killed; "
-                "make it async, or register it with isolation='process'"
+                f"{name}: {option} cannot be enforced, since a plain function runs in a thread and a thread "
+                "cannot be killed; make it async, or register it with isolation='process'"
             )
     if limits.max_attempts is not None and limits.max_attempts < 1:
         raise HandlerInvalid(f"{name}: max_attempts is 1 or more, found {limits.max_attempts}")

@@ -1,7 +1,7 @@
 """The public object: submit work, see where it stands, register handlers, run a worker.
 
-`Inbox` is the same over every store and over HTTP. It encodes what Python values it is given, waits and follows with the
-store's hints, and leaves every decision to the verbs beneath it.
+`Inbox` is the same over every store and over HTTP. It encodes what Python values it is given, waits and follows with
+the store's hints, and leaves every decision to the verbs beneath it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Inbox:
         Args:
             kind: which jobs it takes. It takes over a shipped kind of the same name.
             whole: called once per job as ``(run)``; else once per item as ``(item, run)``.
-            isolation: ``process`` runs it in a child process that can be killed; a plain function's time limits need it.
+            isolation: ``process`` runs it in a child that can be killed; time limits of a plain function need it.
             item_concurrency: items of one job at once.
             timeout_seconds: the whole run; none unless set.
             stall_timeout_seconds: the time without progress; 1,800 unless set.
@@ -373,7 +373,7 @@ class Inbox:
         per_second: float | None = None,
         owner: str | None = None,
     ) -> int:
-        """Replay dead letters by id or by group; how many were accepted. The rest follows the canaries, at that pace."""
+        """Replay dead letters by id or by group; how many were accepted. The rest follows the canaries at that pace."""
         bound = since.timestamp() if since else None
         request = ReplayRequest(tuple(job_ids), kind, code, message, bound, canary, per_second)
         return await (await self.verbs()).replay_dead(request, owner=owner)

@@ -332,13 +332,18 @@ class _Run:
     def end(self, verb: str, to: State, sets: dict[str, Any], event: Event, **line: Any) -> Change:
         job = evolve(self.job, lines=self.job.lines + len(self.output)) if self.output else self.job
         sets = {"worker": None, "lease_expires_at": None, "lease_seconds": None, "beat_seq": 0, **sets}
-        beside = {
-            "before": self.before,
-            "output": self.output,
-            "checkpoints": self.offer.fresh if self.offer else (),
-        }
         return _move(
-            job, verb, to, self.facts.now, sets, event, self.before.worker or "sweep", **beside, **line
+            job,
+            verb,
+            to,
+            self.facts.now,
+            sets,
+            event,
+            self.before.worker or "sweep",
+            before=self.before,
+            output=self.output,
+            checkpoints=self.offer.fresh if self.offer else (),
+            **line,
         )
 
 
@@ -760,7 +765,7 @@ def error_json(error: ErrorInfo, job: Job) -> dict[str, Any]:
 
 
 def digest(*parts: str | None) -> str:
-    """A short digest of texts, the same on every machine; None and "" differ. No text of ours has the NUL between them."""
+    """A short digest of texts, the same on every machine; None and "" differ; no text of ours has a NUL."""
     text = "\x00".join(["\x01" if part is None else part for part in parts])
     return blake2b(text.encode(), digest_size=12).hexdigest()
 

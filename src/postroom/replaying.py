@@ -1,4 +1,4 @@
-"""Replaying dead letters in numbers: a plan kept in the store, canaries first, so many a second, once however often pressed.
+"""Replaying dead letters in numbers: a plan kept in the store, canaries first, at a pace, once however often pressed.
 
 A plan names the jobs and the life that each had when the button was pressed, so that a replay that was carried out is
 recognised and never made twice. It survives restarts; every sweep of every process carries it on, and the store's

@@ -162,7 +162,8 @@ def load_settings(
     settings = Settings(**values, sources=sources, warnings=tuple(warnings))
     if settings.beat_seconds > settings.lease_seconds / 2:
         raise SettingsInvalid(
-            f"heartbeat_seconds ({settings.beat_seconds:g}) must be at most half of lease_seconds ({settings.lease_seconds:g})"
+            f"heartbeat_seconds ({settings.beat_seconds:g}) must be at most half of "
+            f"lease_seconds ({settings.lease_seconds:g})"
         )
     return settings
 

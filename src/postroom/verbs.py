@@ -57,7 +57,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Swept:
-    """What one sweep did: jobs rescued, expired or ended at a limit; jobs replayed by plans; rows that cannot be read."""
+    """What one sweep did: jobs rescued, expired or ended at a limit; jobs replayed; rows that cannot be read."""
 
     changed: int = 0
     replayed: int = 0
@@ -67,7 +67,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Which dead letters to replay: by id, or by group (contract, section 2); ``canary`` first, ``per_second`` at most."""
+    """Which dead letters to replay: by id, or by group; ``canary`` of them first, ``per_second`` at most."""
 
     job_ids: tuple[str, ...] = ()
     kind: str | None = None

@@ -148,7 +148,8 @@ class Stats:
     """Counts that are exact at rest, and a picture of the last hour.
 
     ``failed_last_hour`` counts ends, not jobs: a job that failed, was replayed and failed again counts twice.
-    ``mean_seconds`` and ``p95_seconds`` are from start to success of jobs that succeeded in the last hour, None without any.
+    ``mean_seconds`` and ``p95_seconds`` are from start to success of jobs that succeeded in the last hour;
+    None without any.
     """
 
     states: Mapping[str, int]
@@ -307,7 +308,7 @@ class Store(Protocol):
         """Failed jobs by group, oldest first. ``message`` is matched after masking, so a group's own works."""
 
     async def keep(self, name: str, value: JsonText | None, *, before: JsonText | None) -> bool:
-        """Keep a small named value (a replay plan) if what stands is still ``before``; None means none. False: it was not."""
+        """Keep a small named value (a replay plan) if what stands is still ``before`` (None: nothing); else False."""
 
     async def kept(self, prefix: str) -> dict[str, JsonText]:
         """The named values whose name starts so, in the order of their names."""
@@ -316,4 +317,4 @@ class Store(Protocol):
         """When retention removed the job, None where it did not."""
 
     async def verify(self) -> list[str]:
-        """What is wrong inside the store itself (a broken file, counters that do not sum up, rows without their journal)."""
+        """What is wrong inside the store itself: a broken file, counters that do not sum up, orphaned rows."""
