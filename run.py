@@ -25,6 +25,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -400,9 +401,13 @@ def carry_out(plan: Plan, environment: Environment) -> int:
 
 
 def newer_python() -> str | None:
-    """Another Python on this machine that is new enough, where `python3` itself is an old one."""
-    names = (f"python3.{minor}" for minor in range(14, OLDEST_PYTHON[1] - 1, -1))
-    return next((found for found in map(shutil.which, names) if found), None)
+    """Another Python on this machine that is new enough and starts, where `python3` itself is an old one."""
+    for minor in range(14, OLDEST_PYTHON[1] - 1, -1):
+        found = shutil.which(f"python3.{minor}")
+        # Version managers put a name on the path for versions that they then refuse to start.
+        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return found
+    return None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -415,6 +420,7 @@ def main(arguments: Sequence[str]) -> int:
         if found:
             become([found, str(Path(__file__).resolve()), *arguments])
         raise Failed(f"Postroom needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a pip must not outlive us; exec undoes this
     return carry_out(plan, prepare(ROOT, plan.extras))
 
 

@@ -186,6 +186,19 @@ def test_a_python_without_venv_is_told_which_package_to_install(monkeypatch):
         run.need_venv()
 
 
+def test_a_name_on_the_path_that_does_not_start_is_no_newer_python(tmp_path, monkeypatch):
+    for name, code in (("python3.14", 127), ("python3.13", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run.newer_python() == str(tmp_path / "python3.13")
+
+
+def test_no_newer_python_is_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run.newer_python() is None
+
+
 def test_every_failed_step_is_named_and_none_stops_the_others(capfd):
     def script(text: str) -> list[str]:
         return [sys.executable, "-c", text]
