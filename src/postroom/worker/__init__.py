@@ -1,0 +1,1 @@
+"""Running jobs: claim, dispatch, beat, settle, drain; see `postroom.worker.loop`."""
