@@ -6,7 +6,7 @@ decides itself is the order of the line:
 * A queue has three ranks (high, normal, low), and each rank hands out *places* by `policy.next_place`, per share (the
   owner, or the sender). The next job is the one with the lowest rank, then place, then id.
 * A delayed job gets its place when it is due. A job that has waited ``overtake_seconds`` moves up one rank and gets a
-  new place there, behind its own share's. Both happen at the next claim, as if they had happened in time.
+  new place there, behind its own share's. Both happen in the next claim, before it chooses.
 * A job whose run ended and that is due at once (its worker drained) takes the place that it had.
 * Ready jobs stand in one heap per lane, (queue, kind), so that kinds nobody asks for are never in the way. Entries of
   heaps are dropped when they come up and are found to be outdated by their serial number.

@@ -1,0 +1,73 @@
+"""The stores under test. Another one joins by its line in `FACTORIES`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from postroom.model import evolve
+from postroom.stores.memory import MemoryStore
+from postroom.stores.port import Store
+from postroom.testing import ManualClock
+from tests.stores.office import Office
+
+
+class Factory(Protocol):
+    """Makes stores of one kind, and damages their rows."""
+
+    def make(self, folder: Path, clock: Callable[[], float] | None, **options: Any) -> Store:
+        """A new, empty store; ``clock`` None gives it its own."""
+
+    async def spoil(self, store: Store, job_id: str, **fields: Any) -> None:
+        """Overwrite fields of a row behind the store's back."""
+
+
+class Memory:
+    def make(self, folder: Path, clock: Callable[[], float] | None, **options: Any) -> Store:
+        return MemoryStore(**({} if clock is None else {"clock": clock}), **options)
+
+    async def spoil(self, store: Store, job_id: str, **fields: Any) -> None:
+        assert isinstance(store, MemoryStore)
+        row = store._rows[job_id]
+        row.job = evolve(row.job, **fields)
+
+
+FACTORIES: dict[str, Factory] = {"memory": Memory()}
+
+MakeOffice = Callable[..., Awaitable[Office]]
+
+
+@pytest.fixture(params=FACTORIES)
+def factory(request: pytest.FixtureRequest) -> Factory:
+    return FACTORIES[request.param]
+
+
+@pytest.fixture
+async def make_office(factory: Factory, tmp_path: Path) -> AsyncIterator[MakeOffice]:
+    """Opens offices with stores of their own; takes the store's options."""
+    made: list[Store] = []
+
+    async def make(**options: Any) -> Office:
+        clock = ManualClock()
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(factory.make(folder, clock, **options))
+        await made[-1].open()
+        return Office(made[-1], clock)
+
+    yield make
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture
+async def office(make_office: MakeOffice) -> Office:
+    return await make_office()
+
+
+@pytest.fixture
+def store(office: Office) -> Store:
+    return office.store
