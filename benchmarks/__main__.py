@@ -1,0 +1,5 @@
+"""``python -m benchmarks``: see measures.main."""
+
+from benchmarks.measures import main
+
+main()
