@@ -8,8 +8,16 @@ from typing import Any
 
 from postroom.errors import DraftInvalid, Problem, TooLarge
 from postroom.jsontext import JsonRefused, encode
-from postroom.lifecycle import digest
-from postroom.model import DEFAULT_OWNER, Draft, JsonText, Payload, Priority, evolve, new_job_id
+from postroom.model import (
+    DEFAULT_OWNER,
+    Draft,
+    JsonText,
+    Payload,
+    Priority,
+    digest,
+    evolve,
+    new_job_id,
+)
 from postroom.settings import Settings
 from postroom.views import parse_time
 

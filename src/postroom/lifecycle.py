@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any
 
 from postroom.errors import CheckpointConflict, LeaseLost, OutcomeInvalid, TransitionRefused
@@ -50,6 +49,7 @@ from postroom.model import (
     Replay,
     Rescue,
     State,
+    digest,
     evolve,
 )
 from postroom.policy import Policy, backoff
@@ -762,12 +762,6 @@ def error_json(error: ErrorInfo, job: Job) -> dict[str, Any]:
         "epoch": job.epoch,
         "attempt": job.attempts,
     }
-
-
-def digest(*parts: str | None) -> str:
-    """A short digest of texts, the same on every machine; None and "" differ; no text of ours has a NUL."""
-    text = "\x00".join(["\x01" if part is None else part for part in parts])
-    return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def content_digest(job: Job, payload: Payload) -> str:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 Kept = TypeVar("Kept")
@@ -457,6 +458,12 @@ class WorkerInfo:
     seen_at: float
     is_local: bool = False
     version: str = ""
+
+
+def digest(*parts: str | None) -> str:
+    """A short digest of texts, the same on every machine; None and "" differ; no text of ours has a NUL."""
+    text = "\x00".join(["\x01" if part is None else part for part in parts])
+    return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def new_job_id(now: float | None = None) -> str:

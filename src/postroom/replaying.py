@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from postroom.errors import DraftInvalid, JobNotFound
-from postroom.lifecycle import digest
-from postroom.model import Job, Replay, State
+from postroom.model import Job, Replay, State, digest
 from postroom.stores.port import Store
 from postroom.verbs import ReplayRequest
 
