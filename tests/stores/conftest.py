@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,10 +28,11 @@ class Factory(Protocol):
 
 class Memory:
     def make(self, folder: Path, clock: Callable[[], float] | None, **options: Any) -> Store:
-        return MemoryStore(**({} if clock is None else {"clock": clock}), **options)
+        return MemoryStore(clock=clock or time.time, **options)
 
     async def spoil(self, store: Store, job_id: str, **fields: Any) -> None:
         assert isinstance(store, MemoryStore)
+        fields.pop("priority", None)  # a row of objects cannot hold what is no priority
         row = store._rows[job_id]
         row.job = evolve(row.job, **fields)
 

@@ -5,6 +5,8 @@ It is the smallest loop that drives a store through `lifecycle`, so that the sui
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -152,6 +154,7 @@ class Office:
         """Read, decide, commit; again where the version moved. Raises what lifecycle raises."""
         for _ in range(100):
             decision = await self.decide(intent)
+            await asyncio.sleep(0)  # let others in between: a store that never waits would hide every race
             if isinstance(decision, Kept) or (await self.store.commit([decision]))[0]:
                 return decision
         raise AssertionError("the version moved a hundred times")
@@ -201,6 +204,18 @@ class Office:
         standing = {c.key for c in lease.checkpoints if c.kind is ITEM and c.is_final}
         new = tuple(item(key, f'"{key}"') for key in keys if key not in standing)
         return await self.succeed(job, None, checkpoints=new)
+
+
+async def run_threads(threads: Sequence[threading.Thread]) -> None:
+    """Start threads and wait for their ends without holding up the loop."""
+
+    def join() -> None:
+        for thread in threads:
+            thread.join()
+
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(join)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,11 @@ from postroom import lifecycle
 from postroom.errors import TransitionRefused
 from postroom.model import Job, Lease, OutcomeKind, State
 from postroom.stores.port import ClaimRequest
-from tests.stores.office import TICK, Office, item, plain, step
+from tests.stores.conftest import Factory
+from tests.stores.office import TICK, Office, item, plain, run_threads, step
 
 
-def as_dict(job: Job) -> dict:
+def as_dict(job: Job) -> dict[str, Any]:
     return dict(job.__dict__)
 
 
@@ -40,7 +42,9 @@ async def test_a_first_claim_is_what_lifecycle_says(office: Office) -> None:
 @pytest.mark.parametrize(
     "limits", [{"timeout_seconds": 5.0}, {"stall_timeout_seconds": 4.5}, {"timeout_seconds": 90.0}]
 )
-async def test_the_first_lease_ends_at_the_time_limit_of_the_run(office: Office, limits: dict) -> None:
+async def test_the_first_lease_ends_at_the_time_limit_of_the_run(
+    office: Office, limits: dict[str, Any]
+) -> None:
     before = await office.job(await office.submit(**limits))
     [lease] = await office.claim(lease_seconds=60.0)
     await assert_claimed_as_lifecycle_would(office, before, lease, 60.0)
@@ -243,9 +247,7 @@ async def test_workers_in_many_threads_never_hold_the_same_job(office: Office) -
         asyncio.run(work(name))
 
     threads = [threading.Thread(target=run, args=(f"w{n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+    await run_threads(threads)
     assert sorted(lease.job.job_id for lease in office.claims) == sorted(office.submitted)
 
 
@@ -300,6 +302,19 @@ async def test_attempts_never_pass_the_budget(office: Office) -> None:
     assert (await office.job(job_id)).state is State.FAILED
     office.clock.advance(1e6)
     assert await office.claim() == []
+
+
+async def test_a_broken_row_stops_no_other(office: Office, factory: Factory) -> None:
+    await office.submit_all([office.draft() for _ in range(5)])
+    await office.submit_all([office.draft(run_at=office.clock() + 1.0) for _ in range(5)])
+    for job_id in (office.submitted[0], office.submitted[7]):
+        await factory.spoil(office.store, job_id, priority="purple")
+    office.clock.advance(1.0)
+    given: list[str] = []
+    for _ in range(12):
+        given += await office.claimed_ids(limit=2)
+    others = [job_id for n, job_id in enumerate(office.submitted) if n not in (0, 7)]
+    assert [job_id for job_id in given if job_id in others] == others
 
 
 async def test_a_claim_that_lifecycle_refuses_is_never_made(office: Office) -> None:

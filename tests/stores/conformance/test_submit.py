@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 from postroom import lifecycle
-from postroom.model import Priority, State
+from postroom.model import Draft, Priority, State
 from postroom.stores.port import Submission, Submitted
-from tests.stores.office import Office
+from tests.stores.office import Office, run_threads
 
 
 async def test_a_submitted_job_is_there_with_all_that_it_was_submitted_with(office: Office) -> None:
@@ -104,18 +104,16 @@ async def test_fifty_submissions_of_one_key_from_many_threads_are_one_job(office
     start = threading.Barrier(5)
     answers: list[Submitted] = []
 
-    async def submit(some: list) -> None:
+    async def submit(some: list[Draft]) -> None:
         for [answer] in await asyncio.gather(*(office.submit_all([draft]) for draft in some)):
             answers.append(answer)
 
-    def work(some: list) -> None:
+    def work(some: list[Draft]) -> None:
         start.wait(10)
         asyncio.run(submit(some))
 
     threads = [threading.Thread(target=work, args=(drafts[n::5],)) for n in range(5)]
-    for thread in threads:
-        thread.start()
-    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+    await run_threads(threads)
     assert len(answers) == 50
     assert len({answer.job_id for answer in answers}) == 1
     assert sum(answer.is_new for answer in answers) == 1
