@@ -53,6 +53,7 @@ from postroom.model import (
     evolve,
 )
 from postroom.policy import Policy, backoff
+from postroom.seals import ROW, SEAL, canonical, line_seal, row_seal
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -77,6 +78,15 @@ TRANSITIONS: Mapping[tuple[State | None, str], frozenset[State]] = {
 ``succeed`` leads to failed where more items failed than are allowed; ``error`` leads to succeeded where the last
 attempt ended all items and few enough of them failed.
 """
+
+BORN_WITH = (
+    "expires_at",
+    "max_attempts",
+    "timeout_seconds",
+    "stall_timeout_seconds",
+    "allow_failed_items",
+)
+"""What a submitter may say and a later change may set: the first line tells it where it was said."""
 
 CheckpointId = tuple[CheckpointKind, str]
 
@@ -166,7 +176,11 @@ def submit(draft: Draft, now: float) -> Change:
         params=draft.params,
         metadata=draft.metadata,
     )
-    data = {"digest": content_digest(job, draft.payload), "run_at": run_at}
+    data: dict[str, Any] = {"run_at": run_at}
+    limits = {name: getattr(draft, name) for name in BORN_WITH if getattr(draft, name) is not None}
+    if limits:
+        data["limits"] = limits
+    data["digest"] = content_digest(job, draft.payload, draft.actor, data)
     line = Line(0, now, Event.SUBMITTED, None, QUEUED, 0, 0, 1, draft.actor, None, data)
     return Change(job, None, None, (line,))
 
@@ -241,7 +255,9 @@ def claim(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
         "start_by": None,
         "reason": None,
     }
-    return _move(job, "claim", RUNNING, now, sets, Event.CLAIMED, worker)
+    # The line tells when the run started, also where the store's clock was set back and no line's time may fall.
+    data = {"started_at": now} if now < job.updated_at else {}
+    return _move(job, "claim", RUNNING, now, sets, Event.CLAIMED, worker, data=data)
 
 
 def _spans(job: Job, policy: Policy | None) -> list[float]:
@@ -612,29 +628,26 @@ def _move(
     stored = before or job
     at = _later(stored, now)
     after = evolve(job, **sets, state=to, version=stored.version + 1, lines=job.lines + 1, updated_at=at)
+    told = dict(data) if data else {}
     line = Line(
-        job.lines,
-        at,
-        event,
-        job.state,
-        to,
-        after.epoch,
-        after.attempts,
-        after.life,
-        actor,
-        reason,
-        data or {},
+        job.lines, at, event, job.state, to, after.epoch, after.attempts, after.life, actor, reason, told
     )
+    if to is not RUNNING:
+        told[ROW] = row_seal(after)
+    if event is not Event.CLAIMED:
+        told[SEAL] = line_seal(after.job_id, job.started_at, line)
     lines = (*output, line)
     return Change(after, stored.version, stored.state, lines, checkpoints, result, drops_errors=drops_errors)
 
 
 def _line(job: Job, ahead: int, now: float, event: Event, data: Mapping[str, Any]) -> Line:
     """A line of a running job that stays running, ``ahead`` lines after those it has."""
-    at, actor = _later(job, now), job.worker or ""
-    return Line(
-        job.lines + ahead, at, event, RUNNING, RUNNING, job.epoch, job.attempts, job.life, actor, None, data
+    at, actor, told = _later(job, now), job.worker or "", dict(data)
+    line = Line(
+        job.lines + ahead, at, event, RUNNING, RUNNING, job.epoch, job.attempts, job.life, actor, None, told
     )
+    told[SEAL] = line_seal(job.job_id, job.started_at, line)
+    return line
 
 
 def _later(job: Job, now: float) -> float:
@@ -764,11 +777,19 @@ def error_json(error: ErrorInfo, job: Job) -> dict[str, Any]:
     }
 
 
-def content_digest(job: Job, payload: Payload) -> str:
-    """The digest of all that a job was submitted with and that never changes: what ``verify`` compares."""
+def content_digest(job: Job, payload: Payload, actor: str, told: Mapping[str, Any]) -> str:
+    """The digest of all that a job was submitted with: what ``verify`` compares.
+
+    Args:
+        job: of which only what never changes is taken.
+        payload: what it works on.
+        actor: who submitted it, as its first line says.
+        told: the data of that line without the digest.
+    """
     keys = None if payload.keys is None else "\x02".join(payload.keys)
-    fixed = (job.owner, job.kind, job.sender, job.topic, job.priority, job.queue, job.params, job.metadata)
-    return digest(*fixed, repr(job.created_at), "items" if job.has_items else "content", payload.body, keys)
+    shape = f"{'items' if job.has_items else 'content'} {job.created_at!r} {canonical(told)}"
+    names = (job.job_id, job.owner, job.kind, job.sender, job.topic, job.priority, job.queue)
+    return digest(*names, job.params, job.metadata, actor, shape, payload.body, keys)
 
 
 def outcome_digest(outcome: Outcome) -> str:
