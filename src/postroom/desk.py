@@ -42,6 +42,7 @@ from postroom.model import (
     Job,
     Line,
     Outcome,
+    Payload,
     Replay,
     State,
     WorkerInfo,
@@ -303,6 +304,13 @@ class Desk:
             [job_id], checkpoints={job_id: [(CheckpointKind.ITEM, key) for key in keys]}
         )
         return {c.key: c for c in reading.checkpoints.get(job_id, ())}
+
+    async def payload(self, job_id: str, *, owner: str | None = None) -> Payload:
+        await self._job(job_id, owner)
+        payload = await self.store.payload(job_id)
+        if payload is None:
+            raise JobNotFound(job_id)
+        return payload
 
     async def _inline_result(self, job: Job) -> tuple[Any, str | None]:
         """The result if the job has one and it is small; else where it is."""

@@ -65,6 +65,11 @@ class Inbox:
 
     # ---- opening and closing
 
+    @property
+    def is_open(self) -> bool:
+        """True between the first use and `close`."""
+        return self._is_open
+
     async def verbs(self) -> Verbs:
         """The verbs beneath, opened: for workers, doors and whoever speaks in intents."""
         if self._is_open and self._verbs is not None:

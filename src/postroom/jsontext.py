@@ -66,6 +66,10 @@ def decode_strict(data: bytes | str) -> Any:
         raise JsonRefused(
             f"not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
+    except JsonRefused:
+        raise
+    except ValueError:  # Python itself gives up on integers of thousands of digits
+        raise JsonRefused("integers past 64 bits are not kept; send it as text") from None
     if (
         text.count("[") + text.count("{") > MAX_DEPTH
         or "\\u" in text

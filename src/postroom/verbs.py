@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from postroom.errors import PostroomError
-from postroom.model import Beat, Draft, Job, Line, Outcome, State, WorkerInfo
+from postroom.model import Beat, Draft, Job, Line, Outcome, Payload, State, WorkerInfo
 from postroom.stores.port import Claimed, ClaimRequest, DeadLetterGroup, Query, Stats, Watch
 from postroom.views import ItemPage, JobPage, JobView
 
@@ -117,6 +117,9 @@ class Verbs(Protocol):
     async def items(
         self, job_id: str, *, owner: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> ItemPage: ...
+
+    async def payload(self, job_id: str, *, owner: str | None = None) -> Payload:
+        """What the job was submitted with: its content, or its items' inputs and keys."""
 
     def result(self, job_id: str, *, owner: str | None = None) -> AsyncIterator[str]:
         """The whole result as JSON text in pieces.
