@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import apsw
 import pytest
 
 from postroom.model import evolve
 from postroom.stores.memory import MemoryStore
 from postroom.stores.port import Store
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from tests.stores.office import Office
 
@@ -37,7 +39,20 @@ class Memory:
         row.job = evolve(row.job, **fields)
 
 
-FACTORIES: dict[str, Factory] = {"memory": Memory()}
+class Sqlite:
+    def make(self, folder: Path, clock: Callable[[], float] | None, **options: Any) -> Store:
+        return SqliteStore(f"sqlite:///{folder / 'inbox.db'}", clock=clock or time.time, **options)
+
+    async def spoil(self, store: Store, job_id: str, **fields: Any) -> None:
+        assert isinstance(store, SqliteStore)
+        connection = apsw.Connection(str(store.path))
+        connection.set_busy_timeout(2000)
+        for name, value in fields.items():
+            connection.execute(f"UPDATE jobs SET {name} = ? WHERE job_id = ?", (value, job_id))
+        connection.close()
+
+
+FACTORIES: dict[str, Factory] = {"memory": Memory(), "sqlite": Sqlite()}
 
 MakeOffice = Callable[..., Awaitable[Office]]
 

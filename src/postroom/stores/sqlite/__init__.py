@@ -1,0 +1,5 @@
+"""The SQLite store."""
+
+from postroom.stores.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

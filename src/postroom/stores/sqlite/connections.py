@@ -1,0 +1,89 @@
+"""Connections to the file, and how SQLite's errors become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from postroom.errors import StoreError, StoreFull, StoreUnavailable
+from postroom.stores.sqlite.statements import query
+
+CACHE_KIB = 16 * 1024
+CHECKPOINT_PAGES = 4000
+"""Pages in the write-ahead log after which a commit moves them into the file: pages that many commits touched are
+moved once, and the log is written over in place, which is synced faster than a file that grows."""
+LOG_BYTES = 64 * 1024 * 1024
+"""What the log is cut back to after a burst."""
+
+UNAVAILABLE = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.ProtocolError,
+    apsw.NoMemError,
+    apsw.InterruptError,
+)
+
+
+def connect(path: Path, *, writes: bool) -> apsw.Connection:
+    """A connection of ours; a writing one makes the file where there is none, a reading one cannot change it.
+
+    Raises:
+        StoreError: as `translated` says.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
+    with translated(path):
+        connection = apsw.Connection(str(path), flags=flags)
+        try:
+            connection.set_busy_timeout(2000)
+            if writes:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+                connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def prepare(connection: apsw.Connection, *, writes: bool) -> None:
+    """What a connection needs once the schema stands."""
+    connection.execute(query("job_rows").text)
+    if not writes:
+        connection.execute("PRAGMA query_only = ON")
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the driver's errors into ours.
+
+    Raises:
+        StoreFull: no room on the disk, or the file may not grow.
+        StoreUnavailable: locked, unreadable, unwritable now; trying again may help.
+        StoreError: the file is damaged, or a statement of ours is wrong.
+    """
+    try:
+        yield
+    except apsw.Error as error:
+        raise as_ours(error, path) from error
+
+
+def as_ours(error: apsw.Error, path: Path) -> StoreError:
+    """Our error for one of the driver's."""
+    if isinstance(error, apsw.FullError):
+        return StoreFull(f"{path}: no room left on the disk; nothing was written. Make room and try again")
+    if isinstance(error, UNAVAILABLE):
+        return StoreUnavailable(f"{path}: SQLite says {error}; nothing was written. Try again")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        return StoreError(
+            f"{path} is damaged or not a database ({error}): run postroom verify, restore a backup"
+        )
+    return StoreError(f"{path}: SQLite says {type(error).__name__}: {error}")

@@ -1,0 +1,2 @@
+-- ?1: workers.
+DELETE FROM workers WHERE worker IN (SELECT value FROM json_each(?1))

@@ -1,0 +1,1 @@
+INSERT INTO ends (at, seq, version, owner, state, seconds) VALUES ?*6

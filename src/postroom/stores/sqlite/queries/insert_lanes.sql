@@ -1,0 +1,1 @@
+INSERT INTO lanes (queue, kind) VALUES ?*2

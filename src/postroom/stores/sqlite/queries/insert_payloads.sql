@@ -1,0 +1,1 @@
+INSERT INTO payloads (seq, keys, body) VALUES ?*3

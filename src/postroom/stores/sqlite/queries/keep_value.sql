@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO kept (name, value) VALUES (?1, ?2)

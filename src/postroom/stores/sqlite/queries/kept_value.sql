@@ -1,0 +1,1 @@
+SELECT value FROM kept WHERE name = ?1

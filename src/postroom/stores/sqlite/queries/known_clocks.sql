@@ -1,0 +1,1 @@
+SELECT group_concat(json_array(queue, rank, place)) FROM clocks

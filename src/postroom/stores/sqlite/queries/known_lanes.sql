@@ -1,0 +1,1 @@
+SELECT group_concat(json_array(queue, kind, lane)) FROM lanes

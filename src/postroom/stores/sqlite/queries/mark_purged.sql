@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO purged (job_id, at) VALUES ?*2

@@ -1,0 +1,1 @@
+SELECT body, keys FROM payloads WHERE seq = (SELECT seq FROM jobs WHERE job_id = ?1)

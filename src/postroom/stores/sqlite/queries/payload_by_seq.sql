@@ -1,0 +1,1 @@
+SELECT body, keys FROM payloads WHERE seq = ?1

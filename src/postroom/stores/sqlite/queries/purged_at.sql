@@ -1,0 +1,1 @@
+SELECT at FROM purged WHERE job_id = ?1

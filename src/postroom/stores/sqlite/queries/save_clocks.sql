@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO clocks (queue, rank, place) VALUES ?*3

@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO results (seq, body) VALUES ?*2

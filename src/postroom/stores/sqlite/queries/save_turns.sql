@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO turns (queue, rank, share, place) VALUES ?*4
