@@ -280,7 +280,7 @@ def heartbeat(job: Job, beat: Beat, facts: Facts) -> Change:
     offer = _Offer(job, beat.checkpoints, facts)
     job = _adopt(job, beat.limits)
     sets = offer.sets()
-    done, total = _reported_progress(job, beat, offer.done)
+    done, total = _reported_progress(job, replace(beat, done=None) if is_repeat else beat, offer.done)
     moved = done > job.done or bool(offer.fresh) or bool(output)
     if moved:
         sets["progress_at"] = facts.now
@@ -398,7 +398,7 @@ def _judge_items(run: _Run, verb: str) -> Change:
 
 def _allowance(job: Job) -> float:
     allowed = job.allow_failed_items or 0.0
-    return allowed if allowed >= 1 else allowed * job.total
+    return allowed if allowed >= 1 else allowed * job.total + 1e-9  # 0.29 of 100 is 28.999999999999996
 
 
 def _error(run: _Run, error: ErrorInfo) -> Change:
@@ -554,7 +554,7 @@ def rescue(job: Job, intent: Rescue, facts: Facts) -> Change | Kept:
     if not has_ended and not intent.is_proven:
         return Kept(job)
     run = _Run(job, job, facts)
-    limit = limit_error(job, facts) if has_ended else None
+    limit = limit_error(job, replace(facts, now=job.lease_expires_at)) if has_ended else None
     return _crash(run, intent.reason) if limit is None else _error(run, limit)
 
 
@@ -657,7 +657,7 @@ def _later(job: Job, now: float) -> float:
 
 def _final(sets: dict[str, Any]) -> dict[str, Any]:
     """What holds for every ended job: nobody runs it, nobody is asked to stop it, nothing is to start."""
-    return {"cancel_requested": False, "start_by": None, **sets}
+    return {"cancel_requested": False, "start_by": None, "reason": None, **sets}
 
 
 def _adopt(job: Job, limits: Limits | None) -> Job:
@@ -698,7 +698,7 @@ class _Offer:
             self._check_key(offered.key, facts)
         if before is None or not before.is_final:
             return True
-        if offered.input_digest != before.input_digest:
+        if offered.kind is CheckpointKind.STEP and offered.input_digest != before.input_digest:
             return True
         if (offered.value, offered.error) == (before.value, before.error):
             return False
@@ -737,12 +737,16 @@ class _Offer:
 
 
 def _reported_progress(job: Job, beat: Beat, counted: int) -> tuple[int, int]:
-    """Done and total after a beat. Items count themselves; a whole handler's word is taken, never backwards."""
-    total = job.total
-    if not job.has_items and beat.total is not None and beat.total > 0:
-        total = beat.total
-    reported = max(job.done, beat.done or 0) if counted == job.done else counted
-    return min(max(counted, reported), total), total
+    """Done and total after a beat. Items count themselves, whatever is said; a whole handler's word is taken.
+
+    A run that starts again from the front says so: held at what an earlier run had reached, it would never seem to
+    move, and be ended as stalled.
+    """
+    if job.has_items:
+        return counted, job.total
+    total = job.total if beat.total is None or beat.total <= 0 else beat.total
+    done = job.done if beat.done is None else max(0, beat.done)
+    return min(done, total), total
 
 
 def _is_line_due(job: Job, done: int, total: int, facts: Facts) -> bool:
@@ -797,7 +801,8 @@ def outcome_digest(outcome: Outcome) -> str:
     error = outcome.error
     parts = [outcome.kind, outcome.result, outcome.reason, repr(outcome.after_seconds)]
     if error is not None:
-        parts += [error.code, error.message, json.dumps(error.detail, sort_keys=True, default=repr)]
+        detail = json.dumps(error.detail, sort_keys=True, default=repr)
+        parts += [error.code, error.message, detail, str(error.is_permanent)]
     for c in outcome.checkpoints:
         parts += [c.kind, c.key, c.value, c.error]
     return digest(*parts)
