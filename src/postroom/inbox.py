@@ -65,6 +65,12 @@ class Inbox:
 
     # ---- opening and closing
 
+    def adopt(self, settings: Settings) -> None:
+        """Follow other settings, also in where jobs are kept. Only before the inbox is used: what is open stays so."""
+        self.settings = settings
+        self.url = settings.store
+        self._drafting = Drafting(settings)
+
     @property
     def is_open(self) -> bool:
         """True between the first use and `close`."""
