@@ -174,7 +174,7 @@ class Board:
 def is_stopped(pid: int) -> bool:
     """True for a process that a signal or a debugger stopped: it lives, and nobody may act for it."""
     if sys.platform == "linux":
-        return _state(pid) in "Tt"
+        return _stat(pid)[:1] in ([b"T"], [b"t"])
     import subprocess
 
     answer = subprocess.run(
@@ -183,13 +183,13 @@ def is_stopped(pid: int) -> bool:
     return answer.stdout.strip().startswith("T")
 
 
-def _state(pid: int) -> str:
-    """The letter of a process's state; ``X`` where there is none."""
+def _stat(pid: int | str) -> list[bytes]:
+    """State, parent, group and the rest of what Linux tells of a process; empty where there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return "X"
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -202,6 +202,20 @@ def signal_group(group: int, number: int) -> bool:
         return (
             sys.platform != "darwin"
         )  # there: only zombies are left; elsewhere: somebody changed their user
+    return True
+
+
+def group_is_gone(group: int) -> bool:
+    """True once nobody alive is left in a process group. The dead that nobody reaped yet do not count."""
+    if not signal_group(group, 0):
+        return True
+    if sys.platform != "linux":
+        return False
+    wanted = str(group).encode()
+    for name in os.listdir("/proc"):
+        fields = _stat(name) if name.isdecimal() else []
+        if fields and fields[2] == wanted and fields[0] not in (b"Z", b"X"):
+            return False
     return True
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Any
 
 from postroom.model import Lease
 from postroom.settings import Settings
@@ -110,9 +111,8 @@ class Guardian:
         """What a renewal needs, as one line; empty where there is nothing to renew."""
         if self.url is None:
             return b"\n"
-        settings = asdict(self.settings)
-        settings["sources"], settings["warnings"] = {}, []
-        config = {"url": self.url, "worker": os.getpid(), "path": import_path(), "settings": settings}
+        told = plain_settings(self.settings)
+        config = {"url": self.url, "worker": os.getpid(), "path": import_path(), "settings": told}
         return json.dumps(config).encode() + b"\n"
 
     # ---- what the worker tells
@@ -154,6 +154,13 @@ class Guardian:
         board = self._board
         if board is not None:
             board.forget_group(pgid)
+
+
+def plain_settings(settings: Settings) -> dict[str, Any]:
+    """Settings as JSON values, for a process of ours; secrets too, so they never stand on a command line."""
+    values = asdict(settings)
+    values["sources"], values["warnings"] = {}, []
+    return values
 
 
 def import_path() -> list[str]:
