@@ -64,7 +64,7 @@ class Caretaker:
             except PostroomError as error:
                 self._state.failed(error)
                 failures += 1
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - around a background loop: it is said, and tried again
                 self._log.exception("the sweep failed")
                 self._state.failed(error)
                 failures += 1

@@ -253,6 +253,11 @@ class Record:
             self._beats.note(self)
 
     @property
+    def has_ended(self) -> bool:
+        """True once the handler ended, or its run was given up: nothing more is taken from it."""
+        return self._is_ended
+
+    @property
     def news_seconds(self) -> float:
         """How long this run's news may wait."""
         return min(NEWS_SECONDS, self.stall_seconds / 4)
