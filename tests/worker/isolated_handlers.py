@@ -188,3 +188,11 @@ def made_by(words: str) -> Any:
         return words
 
     return inner
+
+
+@inbox.handler("family-locked", isolation="process")
+def family_locked(item: Any, run: Any) -> Any:
+    """Starts another in its group and one in a session of its own, then holds its interpreter's lock for ever."""
+    pids = [os.getpid(), subprocess.Popen(SLEEPER).pid, subprocess.Popen(SLEEPER, start_new_session=True).pid]
+    run.emit({"pids": pids})
+    return bool(re.match(r"(a+)+$", "a" * 40 + "b"))

@@ -148,7 +148,9 @@ async def test_no_descriptor_leaks_into_the_child_or_its_children(desk: Bench) -
         os.set_inheritable(file.fileno(), True)
         seen = decode((await run(desk, "looks-around")).result or "")
     assert __file__ not in seen["files"].values()
-    assert sum(name.startswith("socket:") for name in seen["files"].values()) <= 3  # channel, and its loop's pair
+    assert (
+        sum(name.startswith("socket:") for name in seen["files"].values()) <= 3
+    )  # channel, and its loop's pair
     assert seen["inherited"] <= 4  # input, output, error, and the listing
     assert seen["directory"] == os.getcwd()
     assert set(filter(None, sys.path)) <= set(seen["path"])
