@@ -1,7 +1,7 @@
 """The writing connection, and what it remembers between transactions.
 
 What is remembered (numbers of lanes, the last place of each share, the last number given) is read again whenever
-another process has written, which SQLite tells by ``PRAGMA data_version``: one process alone reads none of it.
+another process has written, which SQLite tells by its data version: one process alone reads none of it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,9 @@ class Book:
         """
         self.connection.set_busy_timeout(max(1, int(busy_seconds * 1000)))
         self.connection.execute("BEGIN IMMEDIATE")
-        data_version = self.connection.pragma("data_version")
-        if data_version != self._data_version:
+        if self.connection.data_version() != self._data_version:
             self._forget()
             check_schema(schema_of(self.connection), self.path)
-            self._data_version = data_version
 
     def commit(self) -> None:
         """Write what was gathered and make it all durable."""
@@ -65,6 +63,7 @@ class Book:
         self.write("save_clocks", [(*at, place) for at, place in self._moved_clocks.items()])
         self.write("add_to_owners", [(owner, *counts) for owner, counts in self._owners.items()])
         self.connection.execute("COMMIT")
+        self._data_version = self.connection.data_version()
         self._clear()
 
     def rollback(self) -> None:
@@ -90,7 +89,12 @@ class Book:
 
     def write(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement for all of its rows, many at a time."""
+        if not rows:
+            return
         statement = query(name)
+        if len(rows) == 1:
+            self.connection.execute(statement.one, rows[0])
+            return
         start = 0
         for size in statement.sizes(len(rows)):
             values = tuple(chain.from_iterable(rows[start : start + size]))

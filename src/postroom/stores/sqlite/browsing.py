@@ -10,10 +10,10 @@ from typing import Any
 
 from postroom.deadletters import mask
 from postroom.errors import DraftInvalid, Problem
-from postroom.model import Checkpoint, CheckpointKind, Job, job_from_row
+from postroom.model import Checkpoint, CheckpointKind, Job, Line, job_from_row
 from postroom.stores.port import DeadLetterGroup, Page, Query, Stats
 from postroom.stores.sqlite.reader import TEXT_ERRORS, Glance
-from postroom.stores.sqlite.rows import STATES, checkpoint_from
+from postroom.stores.sqlite.rows import STATES, checkpoint_from, line_from
 
 HOUR_SECONDS = 3600.0
 GROUP_IDS = 20
@@ -62,6 +62,13 @@ def named_checkpoints(glance: Glance, named: Named) -> dict[str, tuple[Checkpoin
         for job_id, *columns in glance.gathered("named_checkpoints", json.dumps(asked)):
             found.setdefault(job_id, []).append(checkpoint_from(columns))
     return {job_id: tuple(checkpoints) for job_id, checkpoints in found.items()}
+
+
+def journal(glance: Glance, job_id: str, after: int, limit: int) -> list[Line]:
+    """Lines with n above ``after``, in order. The first lies with the payload, the others together."""
+    first = [json.loads(text) for (text,) in glance.rows("first_line", job_id)] if after < 0 else []
+    rows = [*first, *glance.rows("journal", job_id, after, limit)]
+    return [line_from(row) for row in rows[:limit]]
 
 
 # ---- listings

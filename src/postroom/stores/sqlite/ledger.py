@@ -36,6 +36,7 @@ from postroom.stores.sqlite.rows import (
     checkpoint_from,
     checkpoint_values,
     failure_of,
+    first_line_text,
     keys_from,
     keys_text,
     line_values,
@@ -130,18 +131,17 @@ class Ledger:
         line.look_up(jobs, now)
         lanes = book.lanes(((job.queue, job.kind) for job in jobs), create=True)
         seqs = book.next_seqs(len(jobs))
-        rows, payloads, lines = [], [], []
+        rows, payloads = [], []
         for seq, job, lane, submission in zip(seqs, jobs, lanes, submissions, strict=True):
             draft = submission.draft
             stand = line.enqueue(job, now)
             place = (lane, stand.rank, stand.place, stand.wake_at, draft.idempotency_key, draft.body_digest)
             rows.append((seq, *job_to_row(job), *place))
-            payloads.append((seq, keys_text(draft.payload), draft.payload.body))
-            lines.append((seq, submission.change.lines))
+            first_line = first_line_text(submission.change.lines)
+            payloads.append((seq, first_line, keys_text(draft.payload), draft.payload.body))
             book.count(job.owner, _STATE_INDEX[job.state], 1)
         book.write("insert_jobs", rows)
         book.write("insert_payloads", payloads)
-        self._append(lines)
 
     # ---- commit
 
@@ -366,5 +366,6 @@ def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
         after.attempts,
         after.life,
         worker,
+        data={"started_at": now} if now < at else {},
     )
     return Change(after, job.version, job.state, (line,))

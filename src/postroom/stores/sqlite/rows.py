@@ -42,6 +42,7 @@ FIXED = frozenset(
 """What a job is, and so never changes."""
 
 MUTABLE: tuple[str, ...] = tuple(name for name in JOB_FIELDS if name not in FIXED)
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _mutable = itemgetter(*(JOB_FIELDS.index(name) for name in MUTABLE))
 
 
@@ -72,12 +73,18 @@ def line_values(line: Line) -> tuple[Any, ...]:
         line.life,
         line.actor,
         line.reason,
-        json.dumps(line.data, ensure_ascii=False) if line.data else "{}",
+        _encode(line.data) if line.data else "{}",
     )
 
 
+def first_line_text(lines: Sequence[Line]) -> str:
+    """The line that a submission writes, as it is kept beside the payload."""
+    [line] = lines
+    return _encode(line_values(line))
+
+
 def line_from(row: Sequence[Any]) -> Line:
-    """A line of the journal as ``journal`` gives it."""
+    """A line of the journal from its values as `line_values` gives them."""
     n, at, event, from_state, to_state, epoch, attempt, life, actor, reason, data = row
     before = None if from_state is None else State(from_state)
     return Line(
@@ -98,7 +105,7 @@ def checkpoint_from(row: Sequence[Any]) -> Checkpoint:
 
 def keys_text(payload: Payload) -> str | None:
     """The keys of a payload's items as they are stored."""
-    return None if payload.keys is None else json.dumps(payload.keys, ensure_ascii=False)
+    return None if payload.keys is None else _encode(payload.keys)
 
 
 def keys_from(text: str | None) -> tuple[str, ...] | None:

@@ -32,6 +32,7 @@ class Query:
         self.width = int(rows.group(1)) if rows else 0
         self._row = "(" + ",".join("?" * self.width) + ")"
         self._sized: dict[int, str] = {}
+        self.one = self.sized(1)
         self.most = MOST_ROWS
         while self.width and self.most > 1 and len(self.text) + self.most * (len(self._row) + 1) > LONGEST:
             self.most //= 2

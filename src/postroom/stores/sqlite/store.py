@@ -48,7 +48,7 @@ from postroom.stores.sqlite.ledger import Ledger
 from postroom.stores.sqlite.line import Line as WaitingLine
 from postroom.stores.sqlite.presence import Presence
 from postroom.stores.sqlite.reader import Glance, Reader
-from postroom.stores.sqlite.rows import checkpoint_from, keys_from, line_from, worker_values
+from postroom.stores.sqlite.rows import checkpoint_from, keys_from, worker_values
 from postroom.stores.sqlite.schema import migrate
 from postroom.stores.sqlite.standstill import Standstill
 from postroom.stores.sqlite.suitability import check_library, check_place, path_of
@@ -230,8 +230,7 @@ class SqliteStore:
         return await self._open.reader.read(lambda glance: browsing.count(glance, owner, now))
 
     async def journal(self, job_id: str, *, after: int = -1, limit: int = 500) -> list[Line]:
-        rows = await self._open.reader.read(lambda glance: glance.rows("journal", job_id, after, limit))
-        return [line_from(row) for row in rows]
+        return await self._open.reader.read(lambda glance: browsing.journal(glance, job_id, after, limit))
 
     async def payload(self, job_id: str) -> Payload | None:
         row = await self._open.reader.read(lambda glance: glance.row("payload", job_id))

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -144,15 +143,18 @@ class Writer:
             raise StoreUnavailable(f"{self._book.path} is closed")
         loop = asyncio.get_running_loop()
         request.loop, request.future = loop, loop.create_future()
-        timer = loop.call_later(PATIENCE_SECONDS, _withdraw, request, self._book.path)
         self._queue.put(request)
         try:
-            return await patiently(request.future)
+            return await patiently(request.future, PATIENCE_SECONDS, lambda: self._withdraw(request))
         except asyncio.CancelledError:
             request.take()  # not begun yet: it never will be
             raise
-        finally:
-            timer.cancel()
+
+    def _withdraw(self, request: Request) -> None:
+        """In the caller's loop: give up on a request that was not begun."""
+        if request.take() and request.future is not None and not request.future.done():
+            busy = f"{self._book.path} is busy: nothing was written within {PATIENCE_SECONDS:g} s. Try again"
+            request.future.set_exception(StoreUnavailable(busy))
 
     async def close(self) -> None:
         """Write what was accepted, then end the thread."""
@@ -298,14 +300,6 @@ def _share_out(requests: Sequence[Request], answers: list[Any], size: Callable[[
         end = start + size(request)
         request.answer = answers[start:end]
         start = end
-
-
-def _withdraw(request: Request, path: Path) -> None:
-    """In the caller's loop: give up on a request that was not begun."""
-    if request.take() and request.future is not None and not request.future.done():
-        request.future.set_exception(
-            StoreUnavailable(f"{path} is busy: nothing was written within {PATIENCE_SECONDS:g} s. Try again")
-        )
 
 
 def _fail(group: Sequence[Request], error: StoreError) -> None:

@@ -1,1 +1,1 @@
-INSERT INTO payloads (seq, keys, body) VALUES ?*3
+INSERT INTO payloads (seq, line, keys, body) VALUES ?*4

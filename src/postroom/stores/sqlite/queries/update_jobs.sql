@@ -4,9 +4,9 @@ WITH new (
     seq, state, version, epoch, life, lines, attempts, max_attempts, crashes, crashes_in_row, interruptions,
     holds, done, total, failed_items, worker, lease_expires_at, lease_seconds, beat_seq, settled,
     cancel_requested, reason, updated_at, run_at, started_at, progress_at, finished_at, expires_at,
-    start_by, timeout_seconds, stall_timeout_seconds, allow_failed_items, error, result_bytes, usage, rank,
+    start_by, timeout_seconds, stall_timeout_seconds, allow_failed_items, error, result_bytes, usage, kept, rank,
     place, wake_at, error_code, error_group
-) AS (VALUES ?*40)
+) AS (VALUES ?*41)
 UPDATE jobs SET
     state = new.state, version = new.version, epoch = new.epoch, life = new.life, lines = new.lines,
     attempts = new.attempts, max_attempts = new.max_attempts, crashes = new.crashes,
@@ -18,6 +18,6 @@ UPDATE jobs SET
     progress_at = new.progress_at, finished_at = new.finished_at, expires_at = new.expires_at,
     start_by = new.start_by, timeout_seconds = new.timeout_seconds,
     stall_timeout_seconds = new.stall_timeout_seconds, allow_failed_items = new.allow_failed_items,
-    error = new.error, result_bytes = new.result_bytes, usage = new.usage, rank = new.rank,
+    error = new.error, result_bytes = new.result_bytes, usage = new.usage, kept = new.kept, rank = new.rank,
     place = new.place, wake_at = new.wake_at, error_code = new.error_code, error_group = new.error_group
 FROM new WHERE jobs.seq = new.seq
