@@ -53,7 +53,7 @@ from postroom.model import (
     evolve,
 )
 from postroom.policy import Policy, backoff
-from postroom.seals import ROW, SEAL, canonical, line_seal, row_seal
+from postroom.seals import ROW, SEAL, canonical, kept_after, kept_without_errors, line_seal, row_seal
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -231,6 +231,7 @@ _NEW = Job(
     params="{}",
     metadata="{}",
     usage=None,
+    kept=None,
 )
 """What every job starts from."""
 
@@ -539,6 +540,7 @@ def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
         "expires_at": None,
         "start_by": None,
         "error": None,
+        "kept": kept_without_errors(job.kept),
     }
     data = {"run_at": run_at}
     return _move(
@@ -690,6 +692,7 @@ class _Offer:
                 standing[at] = replace(checkpoint, epoch=job.epoch)
                 self._count(checkpoint)
         self.fresh: tuple[Checkpoint, ...] = tuple(standing.values())
+        self._replaced = [facts.checkpoints[at] for at in standing if at in facts.checkpoints]
 
     def _is_new(self, offered: Checkpoint, before: Checkpoint | None, facts: Facts) -> bool:
         if (offered.value is None) == (offered.error is None):
@@ -716,10 +719,11 @@ class _Offer:
             self.failed_items += checkpoint.error is not None
 
     def sets(self) -> dict[str, Any]:
-        """The counts, and the crash budget: it is refilled by any checkpoint that will not be made again."""
+        """The counts, the sum, and the crash budget: it is refilled by any checkpoint that will not be made again."""
         if not self.fresh:
             return {}
-        sets: dict[str, Any] = {"done": self.done, "failed_items": self.failed_items}
+        kept = kept_after(self.job.kept, self._replaced, self.fresh)
+        sets: dict[str, Any] = {"done": self.done, "failed_items": self.failed_items, "kept": kept}
         if any(c.is_final for c in self.fresh):
             sets["crashes_in_row"] = 0
         return sets

@@ -110,7 +110,8 @@ class Job:
     ``version`` rises with every change of the row and is what optimistic writes compare; ``epoch`` rises with every
     claim and is what a worker's writes compare. ``settled`` remembers the last accepted outcome (epoch and digest),
     so that a repeat whose answer was lost is recognised. ``start_by`` is ``expires_at`` until the first start of this
-    life, then None. ``lines`` is the number of journal lines, so the next one's ``n``.
+    life, then None. ``lines`` is the number of journal lines, so the next one's ``n``. ``kept`` sums up its checkpoints
+    (see `postroom.seals.kept_after`), so that one that was changed or lost is noticed.
     """
 
     job_id: str
@@ -158,6 +159,7 @@ class Job:
     params: JsonText
     metadata: JsonText
     usage: JsonText | None
+    kept: str | None
 
     @property
     def is_final(self) -> bool:
