@@ -37,8 +37,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("postroom")
 
-# Settings of the person who runs the tests must not reach them.
-for name in [name for name in os.environ if name.startswith("POSTROOM_")]:
+# Settings of the person who runs the tests must not reach them; how many examples a campaign tries is none of those.
+for name in [name for name in os.environ if name.startswith("POSTROOM_") and name != "POSTROOM_EXAMPLES"]:
     del os.environ[name]
 
 
@@ -147,17 +147,24 @@ SHARED = pytest.StashKey[Living]()  # by the session: what fixtures of a wider s
 BEFORE = pytest.StashKey[Living]()  # by the test
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Iterator[None]:
-    if fixturedef.scope == "function":
-        return (yield)
-    before = Living.now()
-    answer = yield
-    stash = request.session.stash
-    stash[SHARED] = stash.get(SHARED, Living()) | (Living.now() - before)
-    return answer
+class SharedWatch:
+    """Notes what fixtures of a wider scope started.
+
+    Registered by name: a hook of this file would not be asked about fixtures of the whole session, whose node is
+    the repository's root and not this folder.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = Living.now()
+        answer = yield
+        stash = request.session.stash
+        stash[SHARED] = stash.get(SHARED, Living()) | (Living.now() - before)
+        return answer
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -245,3 +252,4 @@ class SkipWatch:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipWatch(), "skip-watch")
+    config.pluginmanager.register(SharedWatch(), "shared-watch")

