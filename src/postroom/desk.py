@@ -306,10 +306,12 @@ class Desk:
         return {c.key: c for c in reading.checkpoints.get(job_id, ())}
 
     async def payload(self, job_id: str, *, owner: str | None = None) -> Payload:
-        await self._job(job_id, owner)
+        _, job = await self._job(job_id, owner)
         payload = await self.store.payload(job_id)
         if payload is None:
             raise JobNotFound(job_id)
+        if job.has_items and payload.keys is None:
+            return Payload(payload.body, tuple(numbered_keys(job.total)))
         return payload
 
     async def _inline_result(self, job: Job) -> tuple[Any, str | None]:

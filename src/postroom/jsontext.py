@@ -19,7 +19,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 class JsonRefused(ValueError):
-    """The value or text cannot be kept as JSON; the message says why and where, without quoting it."""
+    """The value or text cannot be kept as JSON; the message says why and where, without quoting it.
+
+    ``path`` is where inside the value, where that is known.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
 
 
 def encode(value: Any) -> str:
@@ -114,10 +121,10 @@ def _check(value: Any, path: str, depth: int) -> None:
         return
     elif isinstance(value, int):
         if not _INT_MIN <= value <= _INT_MAX:
-            raise JsonRefused(f"{path or 'the value'}: integers past 64 bits are not kept; send it as text")
+            raise JsonRefused("integers past 64 bits are not kept; send it as text", path)
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
-            raise JsonRefused(f"{path or 'the value'}: a number too large for a 64-bit float")
+            raise JsonRefused("a number too large for a 64-bit float", path)
     elif isinstance(value, dict):
         for key, inner in value.items():
             _check_text(str(key), path)
@@ -129,11 +136,11 @@ def _check(value: Any, path: str, depth: int) -> None:
 
 def _check_text(text: str, path: str) -> None:
     if "\x00" in text:
-        raise JsonRefused(f"{path or 'the value'}: text with a NUL character cannot be kept by every store")
+        raise JsonRefused("text with a NUL character cannot be kept by every store", path)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
             raise JsonRefused(
-                f"{path or 'the value'}: text with a lone surrogate is not valid Unicode"
+                "text with a lone surrogate is not valid Unicode", path
             ) from None
