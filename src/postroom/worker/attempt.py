@@ -23,6 +23,7 @@ from postroom.handlers import Handler
 from postroom.jsontext import JsonRefused, encode
 from postroom.model import Checkpoint, CheckpointKind, ErrorInfo, JsonText, Lease, Outcome, OutcomeKind
 from postroom.settings import Settings
+from postroom.worker import threads
 from postroom.worker.context import Assignment, Run
 from postroom.worker.recorder import Halt, HaltSignal, Recorder, RunCancelled
 from postroom.worker.threads import Threads
@@ -33,7 +34,7 @@ CANCEL_GRACE_SECONDS = 1.0
 MAX_TRACEBACK_BYTES = 4096
 MAX_MESSAGE_CHARS = 2000
 
-_HERE = (__file__, asyncio.__file__)
+_HERE = (__file__, threads.__file__)
 
 
 async def run_attempt(
@@ -83,7 +84,7 @@ class _Attempt:
         self._is_async = assignment.is_async
         self._recorder = assignment.recorder
         self._halt: HaltSignal = assignment.recorder.halt
-        self._log = log
+        self.log = log
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
@@ -273,7 +274,11 @@ class _Items:
     async def _keep(self, checkpoint: Checkpoint) -> None:
         try:
             await self._recorder.checkpoint(checkpoint)
-        except (CheckpointConflict, OutcomeInvalid) as refused:
+        except CheckpointConflict:  # the item has ended already, by a value that stands
+            self._attempt.log.warning(
+                "job %s: %r was kept before, by another", self._assignment.job.job_id, checkpoint.key
+            )
+        except OutcomeInvalid as refused:
             self._errors[checkpoint.key] = error_info(refused)
 
     def _name(self) -> Outcome:
