@@ -210,12 +210,8 @@ def main(steps_file: str, port: str) -> int:
             try:
                 page.run(step)
             except BaseException as error:
-                print(f"{step['place']}: ", end="")
-                if isinstance(error, Wrong):
-                    print(error)
-                else:
-                    traceback.print_exc(file=sys.stdout)
-                print(page.logs())
+                said = str(error) if isinstance(error, Wrong) else traceback.format_exc()
+                sys.stdout.write(f"{step['place']}: {said}\n{page.logs()}\n")
                 return 1
     finally:
         page.close()

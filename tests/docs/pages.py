@@ -4,7 +4,7 @@ What a comment above a block says to the tests (readers never see it):
 
     <!-- not run: REASON -->      leave the block alone; a reason is required
     <!-- file: NAME -->           write the block into a file of that name instead of running it
-    <!-- starts -->               a command that goes on: run it behind, wait until it is ready, stop it at the page's end
+    <!-- starts -->               a command that goes on: run behind, waited for until it is ready, stopped at the end
     <!-- ends -->                 the block is expected to end the last one started (it is waited for)
     <!-- keeps: NAME = FIELD -->  of the JSON that the block prints, keep a field as a shell variable
     <!-- shows: TEXT -->          the output must contain this
@@ -88,9 +88,8 @@ def blocks_of(page: Path) -> list[Block]:
         elif match := COMMENT.match(line):
             if match["mark"] in MARKS:
                 reading.marks.append((match["mark"], match["value"] or ""))
-        elif line.strip():
-            if reading.marks:
-                raise ValueError(f"{page}:{number}: a mark must stand right above its block")
+        elif line.strip() and reading.marks:
+            raise ValueError(f"{page}:{number}: a mark must stand right above its block")
     if reading.fence is not None:
         raise ValueError(f"{page}:{reading.start}: the block is not closed")
     return reading.blocks

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.docs.pages import MARKS, ROOT, RUN_TAGS, SHOWN_TAGS, all_pages, blocks_of
 
 DRIVER = Path(__file__).with_name("driver.py")

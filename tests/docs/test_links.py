@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.docs.pages import DOCS, ROOT, all_pages, anchors_of, prose_of
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
