@@ -57,6 +57,11 @@ def path_of(url: str) -> Path:
     return Path(place).absolute()
 
 
+def library_version() -> str:
+    """The version of the SQLite library that the store uses: apsw's own, not Python's."""
+    return apsw.sqlite_lib_version()
+
+
 def check_library(version: str | None = None) -> None:
     """Refuse a SQLite library whose write-ahead log can be damaged by two processes.
 
@@ -99,6 +104,11 @@ def network_file_system(folder: Path) -> str | None:
         kind = _mounted_as(folder)
         return None if kind in LOCAL_FUSE else kind or "FUSE"
     return NETWORK_FILE_SYSTEMS.get(magic)
+
+
+def file_system(folder: Path) -> str | None:
+    """The type of the file system that a folder lies on, such as ext4; None where the system does not tell."""
+    return _mounted_as(folder.absolute())
 
 
 def _magic(folder: Path) -> int | None:
