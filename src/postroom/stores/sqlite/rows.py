@@ -62,6 +62,24 @@ def failure_of(job: Job) -> tuple[str | None, str | None]:
 
 def line_values(line: Line) -> tuple[Any, ...]:
     """A line of the journal from ``n`` on."""
+    return (*_line_head(line), _encode(line.data) if line.data else "{}")
+
+
+def first_line_text(lines: Sequence[Line]) -> str:
+    """The line that a submission writes, as it is kept beside the payload."""
+    [line] = lines
+    return _encode((*_line_head(line), line.data))
+
+
+def line_from(row: Sequence[Any]) -> Line:
+    """A line of the journal from its values; its data as text or as what the text says."""
+    n, at, event, from_state, to_state, epoch, attempt, life, actor, reason, data = row
+    before = None if from_state is None else State(from_state)
+    told = json.loads(data) if isinstance(data, str) else data
+    return Line(n, at, Event(event), before, State(to_state), epoch, attempt, life, actor, reason, told)
+
+
+def _line_head(line: Line) -> tuple[Any, ...]:
     return (
         line.n,
         line.at,
@@ -73,22 +91,6 @@ def line_values(line: Line) -> tuple[Any, ...]:
         line.life,
         line.actor,
         line.reason,
-        _encode(line.data) if line.data else "{}",
-    )
-
-
-def first_line_text(lines: Sequence[Line]) -> str:
-    """The line that a submission writes, as it is kept beside the payload."""
-    [line] = lines
-    return _encode(line_values(line))
-
-
-def line_from(row: Sequence[Any]) -> Line:
-    """A line of the journal from its values as `line_values` gives them."""
-    n, at, event, from_state, to_state, epoch, attempt, life, actor, reason, data = row
-    before = None if from_state is None else State(from_state)
-    return Line(
-        n, at, Event(event), before, State(to_state), epoch, attempt, life, actor, reason, json.loads(data)
     )
 
 

@@ -1,8 +1,10 @@
-"""The one thread that writes: whatever waits is written in one transaction and made durable by one sync.
+"""Whatever waits to be written is written by one thread in one transaction and made durable by one sync.
 
 A sync costs the same for one change and for a thousand. So while a transaction is being written, the requests of all
 callers gather, and the next one takes them together (group commit). One request whose rows SQLite refuses harms no
 other: the group is rolled back and each of its requests is tried alone.
+
+A lone caller who asks one thing after the other is served without the thread (see `solo`).
 
 Every request is answered after the commit that holds it, or fails and has left nothing. One that has not been begun
 within `PATIENCE_SECONDS`, because another process holds the file or the disk stands still, is withdrawn.
@@ -26,6 +28,7 @@ from postroom.stores.port import WORK, Claimed, ClaimRequest, Submission, Submit
 from postroom.stores.sqlite.book import Book
 from postroom.stores.sqlite.connections import as_ours
 from postroom.stores.sqlite.ledger import Ledger
+from postroom.stores.sqlite.solo import Solo
 from postroom.stores.sqlite.standstill import Standstill
 from postroom.stores.sqlite.turnstile import Turnstile
 from postroom.stores.sqlite.wakeups import Wakeups
@@ -112,6 +115,9 @@ class Writer:
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
         self._carried: Request | None = None
         self._is_closing = False
+        self._lock = threading.Lock()
+        """Held by whoever uses the book."""
+        self._solo = Solo()
         self.counts = Counts()
         self._thread = threading.Thread(target=self._run, name="postroom-sqlite-writer", daemon=True)
 
@@ -141,6 +147,11 @@ class Writer:
     async def _ask(self, request: Request) -> Any:
         if self._is_closing:
             raise StoreUnavailable(f"{self._book.path} is closed")
+        arrivals = self._solo.arrive()
+        if self._solo.is_likely(request.weight):
+            await asyncio.sleep(0)  # lets others in: those that come now are written together
+            if arrivals == self._solo.arrivals and self._write_here(request):
+                return request.answer
         loop = asyncio.get_running_loop()
         request.loop, request.future = loop, loop.create_future()
         self._queue.put(request)
@@ -149,6 +160,30 @@ class Writer:
         except asyncio.CancelledError:
             request.take()  # not begun yet: it never will be
             raise
+
+    def _write_here(self, request: Request) -> bool:
+        """Write a request in the caller's own thread; False, and nothing was written, where that needs a wait."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            began, began_at = time.monotonic(), self._clock()
+            try:
+                self._transact([request], due=began, is_careful=False)
+            except (StoreError, apsw.Error):
+                return False  # the thread tries again, and knows what to do with what it meets
+            self._after([request], self._solo.arrivals, began, began_at)
+        finally:
+            self._lock.release()
+        if request.error is not None:
+            raise request.error
+        return True
+
+    def _after(self, group: Sequence[Request], arrivals: int, began: float, began_at: float) -> None:
+        """What follows a transaction, written or not."""
+        self._solo.note(len(group), arrivals, time.monotonic() - began)
+        self._standstill.note(began_at)
+        if self._wakeups.is_heard():
+            self._wakeups.tell(_topics(group))
 
     def _withdraw(self, request: Request) -> None:
         """In the caller's loop: give up on a request that was not begun."""
@@ -174,11 +209,10 @@ class Writer:
 
     def _run(self) -> None:
         while (group := self._gather()) is not None:
-            began_at = self._clock()
-            self._perform(group)
-            self._standstill.note(began_at)
-            if self._wakeups.is_heard():
-                self._wakeups.tell(_topics(group))
+            with self._lock:
+                began, began_at, arrivals = time.monotonic(), self._clock(), self._solo.arrivals
+                self._perform(group)
+                self._after(group, arrivals, began, began_at)
             _deliver(group)
         self._book.connection.close()
 
@@ -210,7 +244,7 @@ class Writer:
         if not group:
             return
         try:
-            self._transact(group, is_careful=False)
+            self._transact(group, due=min(request.due for request in group), is_careful=False)
         except StoreError as error:  # the file is not to be had: it would not be for each alone
             _fail(group, error)
         except apsw.BusyError as error:
@@ -221,14 +255,13 @@ class Writer:
 
     def _perform_alone(self, request: Request) -> None:
         try:
-            self._transact([request], is_careful=True)
+            self._transact([request], due=request.due, is_careful=True)
         except apsw.Error as error:
             request.error = as_ours(error, self._book.path)
         except Exception as error:  # noqa: BLE001  # the caller is told, and the writer goes on
             request.error = error
 
-    def _transact(self, group: Sequence[Request], *, is_careful: bool) -> None:
-        due = min(request.due for request in group)
+    def _transact(self, group: Sequence[Request], *, due: float, is_careful: bool) -> None:
         if not self._turnstile.enter(due):
             raise StoreUnavailable(
                 f"{self._book.path} is being written by another process that does not finish: nothing was written. "
