@@ -36,6 +36,8 @@ def fsync_milliseconds(folder: Path, times: int = 100) -> float:
 
 
 def _open(path: Path) -> apsw.Connection:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
     connection = apsw.Connection(str(path))
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "full")
