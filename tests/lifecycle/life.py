@@ -147,9 +147,8 @@ def born(*, items: int = 0, policy: Policy = POLICY, **draft: Any) -> Life:
     """A job just submitted: of one content, or of so many items."""
     if items:
         draft |= {"payload": Payload("[]"), "total": items, "has_items": True}
-    change = lifecycle.submit(
-        Draft(**{"job_id": "0" * 32, "kind": "note", "payload": Payload('"x"')} | draft), START
-    )
+    given: dict[str, Any] = {"job_id": "0" * 32, "kind": "note", "payload": Payload('"x"'), **draft}
+    change = lifecycle.submit(Draft(**given), START)
     return Life(change.job, policy=policy, lines=list(change.lines))
 
 

@@ -117,6 +117,10 @@ def test_an_edge_that_is_not_in_the_table_cannot_be_built(monkeypatch: pytest.Mo
         running().hold()
 
 
+def ending(kind: OutcomeKind) -> Callable[[Life], Any]:
+    return lambda life: life.settle(kind)
+
+
 VERBS: dict[str, Callable[[Life], Any]] = {
     "claim": Life.claim,
     "heartbeat": Life.beat,
@@ -124,7 +128,7 @@ VERBS: dict[str, Callable[[Life], Any]] = {
     "replay": Life.replay,
     "expire": Life.expire,
     "rescue": Life.rescue,
-    **{str(kind): lambda life, kind=kind: life.settle(kind, result=None) for kind in OutcomeKind},
+    **{str(kind): ending(kind) for kind in OutcomeKind},
 }
 
 LEADS_NOWHERE: dict[tuple[State, str], type[Exception] | None] = {

@@ -115,7 +115,7 @@ def test_a_beat_after_the_lease_ended_is_taken_while_nobody_took_over() -> None:
 
 @pytest.mark.parametrize("limits", [{"timeout_seconds": 100.0}, {"stall_timeout_seconds": 100.0}])
 @pytest.mark.parametrize("how", ["job", "handler"])
-def test_no_beat_extends_a_lease_past_the_time_limit(limits: dict[str, float], how: str) -> None:
+def test_no_beat_extends_a_lease_past_the_time_limit(limits: dict[str, Any], how: str) -> None:
     life = running(**(limits if how == "job" else {}))
     life.after(50.0).beat(limits=Limits(**limits) if how == "handler" else None)
     assert life.job.lease_expires_at == START + 100.0
@@ -836,7 +836,7 @@ def test_an_item_that_the_job_does_not_have_is_invalid() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"value": "1", "error": "2"}])
-def test_a_checkpoint_needs_a_value_or_an_error(fields: dict[str, str]) -> None:
+def test_a_checkpoint_needs_a_value_or_an_error(fields: dict[str, Any]) -> None:
     with pytest.raises(OutcomeInvalid, match="a value or an error"):
         running(items=2).beat(Checkpoint(ITEM, "0", **fields))
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import apsw
-import apsw
 import pytest
 
 from postroom.model import evolve
 from postroom.stores.memory import MemoryStore
 from postroom.stores.port import Store
-from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from tests.stores.office import Office

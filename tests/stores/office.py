@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from postroom import lifecycle
+from postroom.errors import JobNotFound
 from postroom.lifecycle import Facts, Kept
 from postroom.model import (
     Beat,
@@ -164,7 +165,9 @@ class Office:
         offered = getattr(intent, "checkpoints", ())
         named = {intent.job_id: [(c.kind, c.key) for c in offered]}
         reading = await self.store.get([intent.job_id], checkpoints=named)
-        job = reading.jobs[intent.job_id]
+        job = reading.jobs.get(intent.job_id)
+        if job is None:
+            raise JobNotFound(intent.job_id)
         standing = {(c.kind, c.key): c for c in reading.checkpoints.get(intent.job_id, ())}
         keys = None
         if job.has_items and offered:
