@@ -158,8 +158,8 @@ def looks_around(item: Any, run: Any) -> Any:
 
 @inbox.handler("prints", isolation="process")
 def prints(item: Any, run: Any) -> Any:
-    print("to standard output:", item, flush=True)
-    print("to standard error:", item, file=sys.stderr, flush=True)
+    os.write(1, f"to standard output: {item}\n".encode())
+    os.write(2, f"to standard error: {item}\n".encode())
     return sys.stdin.read()
 
 

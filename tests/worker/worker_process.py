@@ -31,7 +31,8 @@ async def main(kind: str, content: str, *options: str) -> None:
             run_in_child(lease, handler, recorder, settings=SHORT, reference=reference, guardian=guardian)
         )
         told = await recorder.first_output()
-        print(json.dumps({"guardian": guardian.pid, **told}), flush=True)
+        sys.stdout.write(json.dumps({"guardian": guardian.pid, **told}) + "\n")
+        sys.stdout.flush()
         await run
 
 
