@@ -17,12 +17,12 @@ from postroom.errors import TooLarge
 from postroom.jsontext import encode
 from postroom.model import (
     DEFAULT_OWNER,
+    JOB_FIELDS,
     Beat,
     Checkpoint,
     CheckpointKind,
     Draft,
     ErrorInfo,
-    Job,
     JsonText,
     Lease,
     Limits,
@@ -32,6 +32,7 @@ from postroom.model import (
     Priority,
     State,
     WorkerInfo,
+    job_from_row,
 )
 from postroom.settings import MIB, Settings
 from postroom.stores.port import Claimed, DeadLetterGroup, Stats
@@ -211,34 +212,27 @@ def lease_from_json(shown: Mapping[str, Any]) -> Lease:
     times = {n: None if shown[n] is None else parse_time(shown[n]).timestamp() for n in _LEASE_TIMES}
     created_at = times["created_at"] or 0.0
     started_at = times["started_at"] or created_at
-    job = Job(
-        **{name: shown[name] for name in _LEASE_FIELDS},
-        owner=DEFAULT_OWNER,
-        priority=Priority(shown["priority"]),
-        state=State.RUNNING,
-        version=0,
-        lines=0,
-        attempts=shown["attempt"],
-        max_attempts=shown["max_attempts"] if shown["has_max_attempts"] else None,
-        has_items=count is not None,
-        lease_expires_at=times["lease_expires_at"],
-        beat_seq=0,
-        settled=None,
-        reason=None,
-        created_at=created_at,
-        updated_at=started_at,
-        run_at=created_at,
-        started_at=started_at,
-        progress_at=started_at,
-        finished_at=None,
-        expires_at=None,
-        start_by=None,
-        error=None,
-        result_bytes=None,
-        params=encode(shown["params"]),
-        metadata=encode(shown["metadata"]),
-        usage=None,
-    )
+    values: dict[str, Any] = dict.fromkeys(JOB_FIELDS)
+    values |= {name: shown[name] for name in _LEASE_FIELDS} | times
+    values |= {
+        "owner": DEFAULT_OWNER,
+        "priority": shown["priority"],
+        "state": State.RUNNING,
+        "version": 0,
+        "lines": 0,
+        "attempts": shown["attempt"],
+        "max_attempts": shown["max_attempts"] if shown["has_max_attempts"] else None,
+        "has_items": count is not None,
+        "beat_seq": 0,
+        "created_at": created_at,
+        "updated_at": started_at,
+        "run_at": created_at,
+        "started_at": started_at,
+        "progress_at": started_at,
+        "params": encode(shown["params"]),
+        "metadata": encode(shown["metadata"]),
+    }
+    job = job_from_row([values[name] for name in JOB_FIELDS])
     return Lease(job, payload, (*_kept(shown, CheckpointKind.ITEM), *_kept(shown, CheckpointKind.STEP)))
 
 

@@ -515,7 +515,7 @@ _WAIT_HEADER = {
     "in": "header",
     "required": False,
     "description": "`wait=N`: hold the answer back for up to N seconds, at most 60.",
-    "schema": {"type": "string", "pattern": "^wait=0(\\.[0-9])?$", "examples": ["wait=10"]},
+    "schema": {"type": "string", "pattern": "^wait=[0-9]+(\\.[0-9]+)?$", "examples": ["wait=10"]},
 }
 
 
