@@ -62,11 +62,11 @@ class Caretaker:
                     await self.purge()
                 failures = 0
             except PostroomError as error:
-                self._state.failed(error)
+                self._state.failed("sweep", error)
                 failures += 1
             except Exception as error:  # noqa: BLE001 - around a background loop: it is said, and tried again
                 self._log.exception("the sweep failed")
-                self._state.failed(error)
+                self._state.failed("sweep", error)
                 failures += 1
             await asyncio.sleep(self._every + (pause_seconds(failures) if failures else 0.0))
 
@@ -75,7 +75,7 @@ class Caretaker:
         if not await self._is_fresh():
             return
         swept = await self._verbs.sweep()
-        self._state.worked()
+        self._state.worked("sweep")
         if swept.changed or swept.replayed:
             self._log.info("sweep: %d jobs taken back or ended, %d replayed", swept.changed, swept.replayed)
         for job_id, reason in swept.broken:

@@ -57,23 +57,22 @@ class Pinged(Protocol):
 
 
 class StoreState:
-    """Whether the store can be reached, said once per change; shared by all that speak to it."""
+    """Whether the store can be reached, said once per change; shared by all of a worker that speak to it.
+
+    It is away from the first failed call until each kind of call that failed has worked again.
+    """
 
     def __init__(self, log: logging.Logger, worker: str) -> None:
         self._log = log
         self._worker = worker
         self._lock = threading.Lock()
-        self._is_away = False
+        self._failing: set[str] = set()
 
-    @property
-    def is_away(self) -> bool:
-        """True from the first failure until the next success."""
-        return self._is_away
-
-    def failed(self, error: BaseException) -> None:
-        """A call failed."""
+    def failed(self, call: str, error: BaseException) -> None:
+        """A call of this kind failed."""
         with self._lock:
-            is_news, self._is_away = not self._is_away, True
+            is_news = not self._failing
+            self._failing.add(call)
         if is_news:
             self._log.warning(
                 "worker %s: the store cannot be reached; runs go on, and it is tried again: %s: %s",
@@ -82,12 +81,14 @@ class StoreState:
                 error,
             )
 
-    def worked(self) -> None:
-        """A call succeeded."""
-        if not self._is_away:
+    def worked(self, call: str) -> None:
+        """A call of this kind succeeded."""
+        if not self._failing:
             return
         with self._lock:
-            is_news, self._is_away = self._is_away, False
+            was_away = bool(self._failing)
+            self._failing.discard(call)
+            is_news = was_away and not self._failing
         if is_news:
             self._log.warning("worker %s: the store is back", self._worker)
 
@@ -565,13 +566,13 @@ class Heartbeat:
         try:
             answers = await self._verbs.heartbeat(beats, known=known, is_trusted=True)
         except PostroomError as error:
-            self._state.failed(error)
+            self._state.failed("heartbeat", error)
             return False
         except Exception as error:
             self.log.exception("a heartbeat failed")
-            self._state.failed(error)
+            self._state.failed("heartbeat", error)
             return False
-        self._state.worked()
+        self._state.worked("heartbeat")
         told: list[Settled] = []
         for record, beat, answer in zip(records, beats, answers, strict=True):
             told += record.answered(beat, answer, sent_at)

@@ -203,8 +203,9 @@ class Worker:
             await asyncio.sleep(ATTEND_SECONDS)
             try:
                 await self._verbs.attend(self._info)
+                self._state.worked("attend")
             except PostroomError as error:
-                self._state.failed(error)
+                self._state.failed("attend", error)
 
     async def run_until_stopped(self) -> None:
         """Start, and return once somebody let it drain (or stop) and it has. Cancelled, it stops at once."""
@@ -239,7 +240,7 @@ class Worker:
         log.info("worker %s drains: %d runs", self.identity, len(self._running))
         try:
             await self._until_idle(self.settings.drain_seconds)
-            if self._running:
+            if self._tasks():
                 await self._hand_back_runs()
             await self._end_claiming()
             is_hasty = self._hurry.is_set()
@@ -255,17 +256,21 @@ class Worker:
         log.info("worker %s ended", self.identity)
 
     async def _until_idle(self, seconds: float) -> None:
-        """Wait until no run is left; so long at most, and not at all in a hurry."""
+        """Wait until no run is left but those given up; so long at most, and not at all in a hurry."""
         deadline = monotonic() + seconds
         hurry = self._loop.create_task(self._hurry.wait())
         try:
-            while self._running and not self._hurry.is_set() and monotonic() < deadline:
-                waits = {*self._running.values(), hurry}
+            while (runs := self._tasks()) and not self._hurry.is_set() and monotonic() < deadline:
+                waits = {*runs, hurry}
                 await asyncio.wait(
                     waits, timeout=max(0.0, deadline - monotonic()), return_when=asyncio.FIRST_COMPLETED
                 )
         finally:
             hurry.cancel()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        """The runs whose end is still awaited."""
+        return [task for record, task in self._running.items() if not record.is_given_up]
 
     async def _hand_back_runs(self) -> None:
         """End the runs that are left; those that do not end are given up, and their jobs handed back all the same."""
@@ -273,10 +278,10 @@ class Worker:
         for record in list(self._running):
             self._halt(record, Halt.RELEASED)
         await self._until_idle(ABORT_GRACE_SECONDS)
-        if self._running:
-            for record in self._in_child & self._running.keys():
-                self._running[record].cancel()
-            await asyncio.wait(self._running.values(), timeout=HASTE_SECONDS)
+        for record in self._in_child & self._running.keys():
+            self._running[record].cancel()
+        if runs := self._tasks():
+            await asyncio.wait(runs, timeout=HASTE_SECONDS)
         for record in list(self._running):
             self._give_up(record)
         if self._handing_over:
@@ -312,18 +317,18 @@ class Worker:
                 try:
                     claimed = await self._claim(free)
                 except PostroomError as error:
-                    self._state.failed(error)
+                    self._state.failed("claim", error)
                     failures += 1
                     await self._pause(pause_seconds(failures))
                     continue
                 except Exception as error:
                     log.exception("worker %s: a claim failed", self.identity)
-                    self._state.failed(error)
+                    self._state.failed("claim", error)
                     failures += 1
                     await self._pause(pause_seconds(failures))
                     continue
                 failures = 0
-                self._state.worked()
+                self._state.worked("claim")
                 self._take_up(claimed, asked_at)
                 if len(claimed.leases) < min(free, 1000):
                     await self._wait_for_work(claimed, watch, asked_at)

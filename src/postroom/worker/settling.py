@@ -99,14 +99,14 @@ class Settler:
                 answers = await self._verbs.settle(outcomes, known=known, is_trusted=True)
             except PostroomError as error:
                 failures += 1
-                self._state.failed(error)
+                self._state.failed("settle", error)
                 await asyncio.sleep(pause_seconds(failures))
             except Exception:  # noqa: BLE001 - around a background loop: no outcome may keep the others back
                 self._log.exception("settling %d outcomes failed", len(batch))
                 await self._settle_one_by_one(batch)
                 return
             else:
-                self._state.worked()
+                self._state.worked("settle")
                 await self._take_answers(batch, answers)
                 return
 
