@@ -94,7 +94,7 @@ class Page:
         elif step["tag"] == "python":
             self.python(step, text)
         elif first(marks, "starts") is not None:
-            self.start(text)
+            self.start(text, first(marks, "starts") or ("/health" if " serve" in f" {text}" else ""))
         else:
             self.sh(marks, text)
             if first(marks, "ends") is not None:
@@ -103,6 +103,7 @@ class Page:
     def adapted(self, text: str) -> str:
         """What a reader types, for this run: its own port, the installed command."""
         text = re.sub(r"\b(localhost|127\.0\.0\.1):8000\b", f"127.0.0.1:{self.port}", text)
+        text = text.replace("port=8000", f"port={self.port}")
         text = re.sub(r"^python3 run\.py$", "postroom serve", text, flags=re.M)
         return re.sub(r"\bpython3 run\.py (?=[a-z])", "postroom ", text)
 
@@ -114,7 +115,7 @@ class Page:
         code = compile("\n" * wanted + text, str(self.module.__file__), "exec")
         exec(code, vars(self.module))
 
-    def start(self, text: str) -> None:
+    def start(self, text: str, path: str) -> None:
         words = text.strip().removesuffix("&").strip()
         log = open(f"background-{len(self.background)}.log", "wb")  # noqa: SIM115  it outlives this function
         process = subprocess.Popen(
@@ -122,13 +123,13 @@ class Page:
         )
         self.background.append(process)
         self.shell.run(f"LAST_PID={process.pid}")
-        if " serve" in f" {words}":
-            self.wait_for_service(process, log.name)
+        if path:
+            self.wait_for_service(process, log.name, path)
         else:
             self.wait_for_worker(process, log.name)
 
-    def wait_for_service(self, process: subprocess.Popen[bytes], log: str) -> None:
-        url = f"http://127.0.0.1:{self.port}/health"
+    def wait_for_service(self, process: subprocess.Popen[bytes], log: str, path: str) -> None:
+        url = f"http://127.0.0.1:{self.port}{path}"
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             try:
@@ -153,13 +154,13 @@ class Page:
         deadline = time.monotonic() + UNTIL_SECONDS
         while True:
             code, output = self.shell.run(text)
-            if until is None or until in output or time.monotonic() > deadline:
+            if until is None or is_in(until, output) or time.monotonic() > deadline:
                 break
             time.sleep(0.2)  # the page says: ask again
         if code != wanted:
             raise Wrong(f"ended with {code} instead of {wanted}:\n{output}")
         for shown in [until, *every(marks, "shows")]:
-            if shown is not None and shown not in output:
+            if shown is not None and not is_in(shown, output):
                 raise Wrong(f"the output lacks {shown!r}:\n{output}")
         for kept in every(marks, "keeps"):
             self.keep(kept, output)
@@ -191,6 +192,16 @@ class Page:
             f"\n--- {path}\n{path.read_text(errors='replace')[-3000:]}"
             for path in sorted(Path().glob("*.log"))
         )
+
+
+def is_in(text: str, output: str) -> bool:
+    """Whether an output shows a text, however either is spaced and spelled: JSON comes compact and indented.
+
+    A text between slashes is a regular expression.
+    """
+    if len(text) > 2 and text[0] == text[-1] == "/":
+        return re.search(text[1:-1], output) is not None
+    return "".join(text.split()).lower() in "".join(output.split()).lower()
 
 
 def first(marks: list[list[str]], name: str) -> str | None:

@@ -5,9 +5,10 @@ What a comment above a block says to the tests (readers never see it):
     <!-- not run: REASON -->      leave the block alone; a reason is required
     <!-- file: NAME -->           write the block into a file of that name instead of running it
     <!-- starts -->               a command that goes on: run behind, waited for until it is ready, stopped at the end
+    <!-- starts: /PATH -->        the same, ready when this address answers
     <!-- ends -->                 the block is expected to end the last one started (it is waited for)
     <!-- keeps: NAME = FIELD -->  of the JSON that the block prints, keep a field as a shell variable
-    <!-- shows: TEXT -->          the output must contain this
+    <!-- shows: TEXT -->          the output must contain this, however it is spaced; /TEXT/ is a pattern
     <!-- until: TEXT -->          run the block again until its output contains this
     <!-- fails: CODE -->          the block must end with this exit code
 
