@@ -1,6 +1,6 @@
 """The composition root: settings -> store -> inbox with its handlers, for a service, a worker, or one command.
 
-The only place that knows how the parts are put together. Nothing is opened here; an inbox opens itself at its first use.
+The only place that knows how the parts fit. Nothing is opened here; an inbox opens itself at its first use.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from postroom.settings import Settings, load_settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from postroom.assistant import Models
-
-LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost", "localhost."})
+    from postroom.assistant.models import Models
 
 
 class AppBroken(SettingsInvalid):
@@ -204,20 +202,9 @@ def store_path(url: str) -> Path | None:
     return Path(url[len("sqlite:///") :]).absolute()
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address that a service listens on can be reached from this machine alone."""
-    import ipaddress
-
-    if host.lower() in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def make_app(shop: Shop) -> FastAPI:
-    """The service over a shop's inbox."""
-    from postroom.api import create_app
+    """The service over a shop's inbox, with all its doors."""
+    from postroom.api.app import create_app
+    from postroom.doors.inbox.routes import router as inbox_door
 
-    return create_app(shop.inbox, shop.inbox.settings)
+    return create_app(shop.inbox, shop.inbox.settings, doors=(inbox_door,))

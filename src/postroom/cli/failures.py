@@ -1,0 +1,94 @@
+"""What went wrong, as one or two sentences and an exit code; never a traceback for what can be expected."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from postroom.errors import (
+    DraftInvalid,
+    JobNotFound,
+    JobPurged,
+    PostroomError,
+    ResultMissing,
+    StoreError,
+    WaitTimedOut,
+)
+
+DONE = 0
+JOB_ENDED_BADLY = 1
+USAGE = 2
+STORE_UNREACHABLE = 3
+NO_SUCH_JOB = 4
+WAIT_TIMED_OUT = 5
+
+CODES: tuple[tuple[type[PostroomError], int], ...] = (
+    (JobNotFound, NO_SUCH_JOB),
+    (JobPurged, NO_SUCH_JOB),
+    (WaitTimedOut, WAIT_TIMED_OUT),
+    (ResultMissing, JOB_ENDED_BADLY),
+    (StoreError, STORE_UNREACHABLE),
+    (PostroomError, USAGE),
+)
+"""The first that fits."""
+
+
+class Ended(Exception):
+    """A command ends here with this exit code, after it said what there was to say."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Misused(PostroomError):
+    """Options that do not go together, or a value that cannot be."""
+
+
+def exit_code(error: PostroomError) -> int:
+    """The exit code of an error of ours."""
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+def refuse(message: str) -> NoReturn:
+    """End with a usage error."""
+    raise Misused(message)
+
+
+def guarded(run: Callable[[], Any]) -> int:
+    """Run a command; its exit code."""
+    try:
+        run()
+    except Ended as ended:
+        return ended.code
+    except PostroomError as error:
+        report(error)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Who read us has gone (`postroom list | head`). What is still to be flushed goes nowhere, silently.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else USAGE
+    return DONE
+
+
+def report(error: PostroomError) -> None:
+    """Say on stderr what is wrong."""
+    trace = getattr(error, "trace", None)
+    if trace:
+        print(trace, file=sys.stderr)
+    print(f"postroom: {_sentence(error)}", file=sys.stderr)
+
+
+def _sentence(error: PostroomError) -> str:
+    if isinstance(error, JobNotFound) and error.job_id:
+        return f"there is no job {error.job_id}"
+    if isinstance(error, DraftInvalid) and len(error.problems) > 1:
+        return "not accepted\n" + "\n".join(f"  {p.path}: {p.message}" for p in error.problems)
+    return str(error)

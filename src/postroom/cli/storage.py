@@ -1,0 +1,164 @@
+"""Commands about the store itself: migrate, verify, prune."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from postroom.cli import options
+from postroom.cli.failures import JOB_ENDED_BADLY, Ended, refuse
+from postroom.cli.output import plural, progress, say, show_json, tell
+from postroom.cli.running import with_inbox
+
+if TYPE_CHECKING:
+    from postroom.desk import Desk
+    from postroom.inbox import Inbox
+
+BATCH = 1000
+MOST_FINDINGS = 1000
+"""What `verify` prints at most; the count is of all."""
+
+VERIFY_EPILOG = """Example: postroom verify --json | jq -r '.findings[].job_id' | sort -u
+
+Running jobs are checked as far as it can be done while their workers beat. See docs/reference/verify.md for what is
+compared, and for the few columns whose change by hand cannot be told from a worker's.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "migrate",
+        short_help="Bring the store up to date.",
+        epilog="Example: postroom migrate --store sqlite:///inbox.db",
+    )(migrate)
+    app.command("verify", short_help="Check the whole store.", epilog=VERIFY_EPILOG)(verify)
+    app.command(
+        "prune",
+        short_help="Remove jobs that ended long ago.",
+        epilog="Example: postroom prune --succeeded-days 30 --failed-days 180",
+    )(prune)
+
+
+async def _desk(inbox: Inbox, command: str) -> Desk:
+    """The desk over a store of ours; a service at the other end of HTTP keeps its store to itself."""
+    from postroom.desk import Desk
+
+    verbs = await inbox.verbs()
+    if not isinstance(verbs, Desk):
+        refuse(f"{command} works on the store itself: run it where the service at {inbox.url} runs")
+    return verbs
+
+
+def migrate(store: options.Store = None, as_json: options.Json = False) -> None:
+    """Bring the store's schema up to date; makes an empty store where there is none.
+
+    Every start does this too. It may be ended at any point and run again.
+    """
+    from postroom.cli.running import run_alone
+    from postroom.inbox import open_verbs
+    from postroom.wiring import open_inbox
+
+    inbox = open_inbox({"store": store})
+    if inbox.url.startswith(("http://", "https://")):
+        refuse(f"migrate works on the store itself: run it where the service at {inbox.url} runs")
+
+    async def run() -> list[str]:
+        from postroom.desk import Desk
+
+        desk = open_verbs(inbox.url, inbox.settings)
+        assert isinstance(desk, Desk)
+        with progress("migrating", "steps") as shown:
+            steps = await desk.store.migrate()
+            shown.show(len(steps), len(steps))
+        return steps
+
+    steps = run_alone(run())
+    if as_json:
+        show_json({"store": inbox.url, "steps": steps})
+        return
+    for step in steps:
+        say(step)
+    say(f"{inbox.url} is up to date" + (f", {plural(len(steps), 'step')} taken" if steps else ""))
+
+
+def verify(store: options.Store = None, as_json: options.Json = False) -> None:
+    """Replay every job's journal and compare it with the job's row, values and result; check the store itself.
+
+    Exit code 0 if all agree, 1 if something does not: each finding names the job and what is wrong. Changes nothing,
+    and may run beside workers.
+    """
+    from postroom.verification import Finding, verify_store
+
+    found: list[Finding] = []
+    count = 0
+
+    async def use(inbox: Inbox) -> int:
+        nonlocal count
+        desk = await _desk(inbox, "verify")
+        with progress("verifying", "jobs") as shown:
+            async for step in verify_store(desk.store):
+                shown.show(step.done, step.total, step.what)
+                for finding in step.findings:
+                    count += 1
+                    if len(found) < MOST_FINDINGS:
+                        found.append(finding)
+                        if not as_json:
+                            shown.log(str(finding))
+        return step.done
+
+    jobs = with_inbox(store, use)
+    if as_json:
+        show_json({"jobs": jobs, "count": count, "findings": [finding.to_json() for finding in found]})
+    elif count:
+        more = f", the first {MOST_FINDINGS:,} are shown" if count > len(found) else ""
+        tell(f"{plural(count, 'finding')} in {plural(jobs, 'job')}{more}")
+    else:
+        say(f"{plural(jobs, 'job')} verified, nothing found")
+    if count:
+        raise Ended(JOB_ENDED_BADLY)
+
+
+def prune(
+    succeeded_days: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Keep succeeded and cancelled jobs that long.",
+            show_default="POSTROOM_RETAIN_SUCCEEDED_DAYS, else 90",
+        ),
+    ] = None,
+    failed_days: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Keep failed jobs that long.",
+            show_default="POSTROOM_RETAIN_FAILED_DAYS, else 365",
+        ),
+    ] = None,
+    store: options.Store = None,
+    as_json: options.Json = False,
+) -> None:
+    """Remove jobs that ended long ago, with their items, results and journals. A mark of each stays.
+
+    Running services and workers do this by themselves, by the settings.
+    """
+
+    async def use(inbox: Inbox) -> int:
+        desk = await _desk(inbox, "prune")
+        removed = 0
+        with progress("pruning", "jobs removed") as shown:
+            while True:
+                count = await desk.purge(limit=BATCH)
+                removed += count
+                shown.show(removed, None)
+                if count < BATCH:
+                    return removed
+
+    removed = with_inbox(store, use, retain_succeeded_days=succeeded_days, retain_failed_days=failed_days)
+    if as_json:
+        show_json({"removed": removed})
+    else:
+        say(f"removed {plural(removed, 'job')}")
