@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from postroom.errors import HandlerInvalid
@@ -36,10 +37,15 @@ class Handler:
     limits: Limits = field(default_factory=Limits)
     is_shipped: bool = False
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """True for ``async def``: runs in the worker's event loop (or the child's); else in a thread."""
         return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def own_limits(self) -> Limits | None:
+        """The limits where there are any."""
+        return None if self.limits == Limits() else self.limits
 
     @property
     def can_be_stopped(self) -> bool:

@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 from postroom.errors import LeaseLost, PermanentError
@@ -23,6 +24,7 @@ from postroom.worker.recorder import Recorder
 from postroom.worker.threads import Threads
 
 MAX_STEP_NAME_CHARS = 200
+_UNREAD = object()
 
 
 class Assignment:
@@ -55,12 +57,15 @@ class Assignment:
         self.is_async = is_async
         self.deadline = deadline
         self.loop = asyncio.get_running_loop()
+        self._body: Any = _UNREAD
         self.flying: dict[str, asyncio.Future[JsonText]] = {}
 
-    @cached_property
+    @property
     def body(self) -> Any:
         """The content, or the list of item inputs."""
-        return decode(self.lease.payload.body)
+        if self._body is _UNREAD:
+            self._body = decode(self.lease.payload.body)
+        return self._body
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -117,7 +122,7 @@ class Run:
     def __init__(self, assignment: Assignment, item_key: str | None = None) -> None:
         self._assignment = assignment
         self._item_key = item_key
-        self._usage: dict[str, float] = {}
+        self._usage: dict[str, float] | None = None
 
     @property
     def job_id(self) -> str:
@@ -205,8 +210,11 @@ class Run:
 
     def usage(self, **amounts: float) -> None:
         """Add to what was used (``tokens_in=…``): for the item, and summed for the job."""
+        sums = self._usage = dict(self._usage or {})
         for name, amount in amounts.items():
-            self._usage[name] = self._usage.get(name, 0) + amount
+            if not isfinite(amount):
+                raise ValueError(f"usage is a finite number, got {name}={amount!r}")
+            sums[name] = sums.get(name, 0) + amount
         self._assignment.recorder.usage(amounts)
 
     def usage_text(self) -> JsonText | None:

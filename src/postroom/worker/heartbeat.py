@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from postroom.errors import CheckpointConflict, LeaseLost, OutcomeInvalid, PostroomError
 from postroom.handlers import Handler
-from postroom.model import Beat, Checkpoint, Job, JsonText, Lease, Limits, Outcome
+from postroom.model import Beat, Checkpoint, Job, JsonText, Lease, Outcome
 from postroom.settings import Settings
 from postroom.verbs import Answer, Verbs
 from postroom.worker.recorder import Halt, HaltSignal
@@ -47,7 +47,6 @@ BACKOFF_SECONDS = 2.0
 """Longest pause between tries while the store is away."""
 
 Settled = tuple["asyncio.Future[None]", Exception | None]
-NO_LIMITS = Limits()
 
 
 class Pinged(Protocol):
@@ -167,7 +166,7 @@ class Record:
         self.is_given_up = False
         self._beats = beats
         self._loop = loop
-        self._limits = None if limits == NO_LIMITS else limits
+        self._limits = handler.own_limits
         self._window = beats.window_seconds(job)
         self._seq = 0
         self._doubt: Beat | None = None

@@ -79,7 +79,8 @@ class HaltSignal:
 
     def unsubscribe(self, callback: Callable[[Halt], None]) -> None:
         """Stop calling back; nothing where it was not subscribed. Only from the loop."""
-        self._callbacks = tuple(each for each in self._callbacks if each != callback)
+        if self._callbacks:
+            self._callbacks = tuple([each for each in self._callbacks if each != callback])
 
     def _tell(self, reason: Halt) -> None:
         for callback in self._callbacks:
