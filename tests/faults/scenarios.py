@@ -35,9 +35,7 @@ async def _one_job_through_kills(ground: Ground, kind: str, kills: int, chance: 
     while True:
         worker = ground.start()
         seen = len(ground.starts(job.job_id))
-        await ground.until(
-            lambda seen=seen: len(ground.starts(job.job_id)) > seen or _ended(worker), "the next run starts"
-        )
+        await _next_start(ground, worker, job.job_id, seen)
         if done < kills:
             await asyncio.sleep(chance.uniform(0.0, 0.35))
         if done == kills or (await ground.job(job.job_id)).is_final:
@@ -61,10 +59,14 @@ async def _one_job_through_kills(ground: Ground, kind: str, kills: int, chance: 
     return done
 
 
-def _ended(worker: subprocess.Popen[bytes]) -> bool:
-    if worker.poll() is not None:
-        raise AssertionError(f"the worker ended by itself with {worker.returncode}")
-    return False
+async def _next_start(ground: Ground, worker: subprocess.Popen[bytes], job_id: str, seen: int) -> None:
+    """Wait for one more start than were seen; the worker must live."""
+
+    def started() -> bool:
+        assert worker.poll() is None, f"the worker ended by itself with {worker.returncode}:\n{ground.log()}"
+        return len(ground.starts(job_id)) > seen
+
+    await ground.until(started, "the next run starts")
 
 
 async def _nothing_is_lost(ground: Ground, job_id: str, before: dict[str, Any]) -> dict[str, Any]:
@@ -114,8 +116,7 @@ async def restarts_during_one_job(ground: Ground, restarts: int, *, items: int, 
     )
     for _ in range(restarts):
         worker = ground.start()
-        seen = len(ground.starts(job.job_id))
-        await ground.until(lambda seen=seen: len(ground.starts(job.job_id)) > seen, "the next run starts")
+        await _next_start(ground, worker, job.job_id, len(ground.starts(job.job_id)))
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(worker.wait, 60) == 0, ground.log()
         ground.faults.fired("SIGTERM in the middle of a run")
@@ -132,26 +133,26 @@ async def restarts_during_one_job(ground: Ground, restarts: int, *, items: int, 
 
 
 async def blocked_worker(ground: Ground, kind: str, content: Any, *options: str) -> int:
-    """A handler holds up its worker for several leases while another worker waits for work; how many claims there were."""
+    """A handler holds up its worker for four leases while another worker waits for work.
+
+    Returns:
+        How many claims there were.
+    """
     job = await ground.inbox.submit(kind, content)
-    first = ground.start(*options)
-    await ground.until(lambda: ground.starts(job.job_id), "the handler starts")
-    other = ground.start()
+    workers = [ground.start(*options)]
+    await _next_start(ground, workers[0], job.job_id, 0)
+    workers.append(ground.start())
     ended = await ground.inbox.wait(job.job_id, timeout_seconds=120)
     assert ended.state == State.SUCCEEDED, ended
-    trace = {t["event"]: t for t in reversed(ground.trace()) if t["job"] == job.job_id}
-    ends = [t for t in ground.trace() if t["event"] == "end"] or [
-        await ground.until(lambda: [t for t in ground.trace() if t["event"] == "end"], "the handler ends")
-    ]
-    assert ends
+    ends = await ground.until(lambda: [t for t in ground.trace() if t["event"] == "end"], "the handler ends")
+    held = ends[0]["at"] - ground.starts(job.job_id)[0]["at"]
     claims = (await ground.events(job.job_id))["claimed"]
     if claims == 1:
-        held = trace["end"]["at"] - trace["start"]["at"]
         assert held > 4 * ground.lease_seconds, f"it held its worker up for {held:.1f} s only"
         ground.faults.fired("worker held up for four leases")
-    for worker in (first, other):
+    for worker in workers:
         worker.send_signal(signal.SIGTERM)
-    for worker in (first, other):
+    for worker in workers:
         await asyncio.to_thread(worker.wait, 60)
     return claims
 
@@ -185,14 +186,6 @@ async def many_workers(ground: Ground, processes: int, jobs: int) -> None:
 async def nothing_is_wrong(ground: Ground) -> None:
     """What ``postroom verify`` looks at, after all of it."""
     assert await (await ground.store()).verify() == []
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def stopped_past_its_lease(ground: Ground, *options: str) -> tuple[dict[str, str], bool]:

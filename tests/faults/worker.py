@@ -1,6 +1,6 @@
 """A worker's process over the handlers of `tests.faults.works`: ``python -m tests.faults.worker [--no-guardian]``.
 
-It ends as ``postroom worker`` does: SIGTERM drains and ends with 0, a second one hands back what it can and ends with 1.
+It ends as ``postroom worker`` does: SIGTERM drains and ends with 0, a second one hands back at once and ends with 1.
 """
 
 from __future__ import annotations

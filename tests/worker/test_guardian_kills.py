@@ -79,11 +79,11 @@ def test_control_without_a_guardian_what_such_a_child_started_survives() -> None
         assert is_alive(own_session)
 
 
-def test_without_a_guardian_a_child_that_can_run_takes_its_group_along() -> None:
+def test_without_a_guardian_a_child_ends_with_its_worker_all_the_same() -> None:
     with worker("family", "stay", "--no-guardian") as (process, told):
-        child, grandchild, _, own_session, orphan = told["pids"]
+        child, _, _, own_session, _ = told["pids"]
         process.kill()
-        assert gone(child, grandchild, orphan)
+        assert gone(child)
         assert is_alive(own_session)  # only the guardian finds those
 
 

@@ -4,9 +4,9 @@ Run as a script by its path (``child.py CHANNEL PARENT``): where its worker impo
 Standard output and error are the worker's; what the two say to each other goes
 through a pair of sockets (`postroom.worker.channel`).
 
-A child never outlives its worker. Three things see to it, since each alone has a gap: the kernel kills it when the
-thread that started it ends (Linux), a thread of its own kills the whole group when the channel hangs up, and the
-worker's guardian kills the groups that it was told of.
+A child never outlives its worker. Three things see to it, since each alone has a gap: the worker's guardian kills the
+groups that it was told of, with all that they started; the kernel kills the child when the thread that started it ends
+(Linux); a thread of its own kills the group when the channel hangs up.
 """
 
 from __future__ import annotations

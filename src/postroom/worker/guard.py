@@ -37,8 +37,8 @@ _GROUPS = 8  # cells before the groups: the time of the last ping, the number of
 _LEASES_AT = _CELL * (_GROUPS + MAX_GROUPS)
 _LEASE = struct.Struct("=32sQ")
 _FIRST_SLOTS = 64
-LINGER_SECONDS = 30.0
-"""How long the renewing process stays after it was needed last: starting it costs a third of a second."""
+SHORT_LEASE_SECONDS = 5.0
+"""For leases below this the renewing process is there from the start: making it ready could take too long then."""
 
 
 # ---- what the worker tells
@@ -303,10 +303,12 @@ class Guard:
     def run(self) -> None:
         """Watch until the worker is gone (or closed its end); then nothing of its runs is left alive."""
         tick = int(1000 * min(max(self.lease_seconds / 12, 0.05), 5.0))
-        while not self._poller.poll(tick) and os.getppid() == self.worker:
+        while os.getppid() == self.worker:
             self._reap()
             if self.config and self._needs_renewer():
                 self._start_renewer()
+            if self._poller.poll(tick):
+                break
         if self._renewer:
             os.kill(self._renewer, signal.SIGKILL)
         for group in self.board.groups():
@@ -315,21 +317,21 @@ class Guard:
 
     def _needs_renewer(self) -> bool:
         """Start it a little before the first renewal is due, so that it is ready then."""
-        return (
-            not self._renewer
-            and self.board.silent_seconds() > self.lease_seconds / 4
-            and time.monotonic() - self._renewed_at > 1.0
-            and bool(self.board.leases())
-            and not is_stopped(self.worker)
-        )
+        if self._renewer or time.monotonic() - self._renewed_at < 1.0:
+            return False
+        if self.lease_seconds < SHORT_LEASE_SECONDS:
+            return True
+        is_silent = self.board.silent_seconds() > self.lease_seconds / 4
+        return is_silent and bool(self.board.leases()) and not is_stopped(self.worker)
 
     def _start_renewer(self) -> None:
         self._renewed_at = time.monotonic()
+        guardian = os.getpid()
         self._renewer = os.fork()
         if self._renewer == 0:
-            self._renew()
+            self._renew(guardian)
 
-    def _renew(self) -> NoReturn:
+    def _renew(self, guardian: int) -> NoReturn:
         """In the forked process: what it takes to speak to the store is imported here and nowhere else."""
         status = 1
         try:
@@ -339,17 +341,11 @@ class Guard:
             sys.path[:] = config["path"]
             from postroom.worker.renewal import renew
 
-            renew(self.board, config, self._may_act)
+            renew(self.board, config, lambda: os.getppid() != guardian or self._is_gone())
             status = 0
         except BaseException as error:  # noqa: BLE001  whatever it is, the guardian says so and tries again
             tell(f"could not renew the leases of worker {self.worker}: {type(error).__name__}: {error}")
         os._exit(status)
-
-    def _may_act(self) -> bool:
-        """Asked right before each renewal: the worker lives, is not stopped, and its guardian lives."""
-        if os.getppid() == 1 or self._is_gone():
-            raise SystemExit
-        return not is_stopped(self.worker)
 
     def _is_gone(self) -> bool:
         if self._pidfd >= 0:

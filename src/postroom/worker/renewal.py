@@ -12,29 +12,32 @@ from postroom.inbox import open_verbs
 from postroom.model import Beat
 from postroom.settings import Settings
 from postroom.verbs import Verbs
-from postroom.worker.guard import LINGER_SECONDS, Board, tell
+from postroom.worker.guard import SHORT_LEASE_SECONDS, Board, is_stopped, tell
 
 BATCH = 500
 
+LINGER_SECONDS = 30.0
+"""How long this process stays after it was needed last; as long as the worker where leases are short."""
 
-def renew(board: Board, config: dict[str, Any], may_act: Callable[[], bool]) -> None:
+
+def renew(board: Board, config: dict[str, Any], is_over: Callable[[], bool]) -> None:
     """Renew while the worker is silent, until it has been heard again for a while.
 
     Args:
         board: what the worker holds, and when it was heard last.
         config: see `postroom.worker.guard.Guard`.
-        may_act: False while the worker is stopped; raises SystemExit once it is gone.
+        is_over: True once the worker or its guardian is gone.
     """
-    asyncio.run(_Renewal(board, config, may_act).run())
+    asyncio.run(_Renewal(board, config, is_over).run())
 
 
 class _Renewal:
-    def __init__(self, board: Board, config: dict[str, Any], may_act: Callable[[], bool]) -> None:
+    def __init__(self, board: Board, config: dict[str, Any], is_over: Callable[[], bool]) -> None:
         self.board = board
         self.settings = Settings(**config["settings"])
         self.url = str(config["url"])
-        self.worker = config["worker"]
-        self.may_act = may_act
+        self.worker = int(config["worker"])
+        self.is_over = is_over
         self.lost: set[tuple[str, int]] = set()
         self.is_told = False
 
@@ -43,9 +46,10 @@ class _Renewal:
         verbs = open_verbs(self.url, self.settings)
         await verbs.open()
         try:
+            stays = lease < SHORT_LEASE_SECONDS
             needed_at = time.monotonic()
-            while time.monotonic() - needed_at < LINGER_SECONDS:
-                if self.board.silent_seconds() >= lease / 3 and self.may_act():
+            while not self.is_over() and (stays or time.monotonic() - needed_at < LINGER_SECONDS):
+                if self._is_due(lease / 3):
                     needed_at = time.monotonic()
                     await self._beat(verbs)
                     await asyncio.sleep(lease / 6)
@@ -53,6 +57,13 @@ class _Renewal:
                     await asyncio.sleep(min(lease / 24, 1.0))
         finally:
             await verbs.close()
+
+    def _is_due(self, seconds: float) -> bool:
+        """The worker has been silent for so long, and is not stopped: asked right before each renewal."""
+        if self.board.silent_seconds() < seconds:
+            self.is_told = False
+            return False
+        return not is_stopped(self.worker)
 
     async def _beat(self, verbs: Verbs) -> None:
         """One heartbeat for all leases; those that are lost are left alone from then on."""
