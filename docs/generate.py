@@ -69,7 +69,7 @@ def cell(text: str) -> str:
 
 # ---------------------------------------------------------------- errors
 
-TREE_LINE = re.compile(r"^[│├└─ ]*(?P<name>[A-Z]\w+)\s+(?P<status>[\d/]+)?\s*(?P<says>.*)$")
+TREE_LINE = re.compile(r"^[│├└─ ]*(?P<name>[A-Z]\w+)(?:\s+(?P<status>[\d/]+)\b)?(?:\s+(?P<says>.*))?$")
 
 
 def error_tree() -> tuple[str, dict[str, str]]:
@@ -97,7 +97,20 @@ ERROR_CODES = {
     "worker_lost": "The crash budget is spent: the worker was lost too often. `detail` names the last worker.",
     "items_failed": "More items failed for good than `allow_failed_items` allows. Only jobs of items have it.",
     "expired": "The job had not started before `expires_at`. It is the `reason` of a cancelled job, not an error.",
+    "content_refused": "The model's provider refused the content. Permanent; of the shipped kinds.",
+    "invalid_answer": "The model did not choose among what was asked for; its text is in `detail`. Permanent; of the "
+    "shipped kinds.",
+    "invalid_params": "The job's `params` do not fit its kind. Permanent; of the shipped kinds.",
+    "model_400": "The model's provider refused the request: `model_` and its status. Permanent; of the shipped kinds.",
+    "no_text": "There is no text to work on. Permanent; of the shipped kinds.",
+    "not_in_text": "What was extracted does not stand in the text. Permanent; of the shipped kinds.",
+    "schema_mismatch": "The model's answer does not fit the schema; its text is in `detail`. Permanent; of the shipped "
+    "kinds.",
     "too_large": "A result, checkpoint or output is over its size limit. Permanent.",
+    "limit_unenforceable": "The job sets a time limit, and its handler is a plain function that no child can find. "
+    "Permanent.",
+    "outcome_refused": "The service refused what the worker reported as the run's end; the message says why.",
+    "unknown": "A worker reported a failure without an error.",
     "undecodable": "What is stored for the job or one of its items cannot be read as JSON. Permanent.",
     "not_serialisable": "The handler returned something that is no JSON value (NaN too). Permanent.",
 }
@@ -463,18 +476,24 @@ INBOX_ORDER = """handler worker submit submit_many get find items result wait fo
 replay_dead stats workers close""".split()
 VALUES = {
     "JobView": "What `submit`, `get`, `wait`, `find`, `cancel` and `replay` give. The same names as in the JSON of "
-    "`GET /jobs/{id}`; times are aware datetimes in UTC.",
+    "`GET /jobs/{id}`; times are aware datetimes in UTC. `is_final` is True once the job ended.",
     "ItemView": "",
     "WaitingFor": "",
     "JobPage": "",
 }
 
 
+INNER = frozenset({"adopt", "draft", "is_open", "usage_text"})
+"""Public for other rooms of ours, and no part of what users may rely on."""
+
+
 def public_members(cls: type) -> list[tuple[str, Any]]:
     found = [
         (name, value)
         for name, value in vars(cls).items()
-        if not name.startswith("_") and (callable(value) or isinstance(value, property | classmethod))
+        if not name.startswith("_")
+        and name not in INNER
+        and (callable(value) or isinstance(value, property | classmethod))
     ]
     order = {name: place for place, name in enumerate(INBOX_ORDER)}
     return sorted(found, key=lambda pair: order.get(pair[0], 99)) if cls.__name__ == "Inbox" else found
@@ -527,6 +546,12 @@ def _names(text: str) -> str:
 
 def class_section(cls: type, title: str, level: str = "##") -> Iterator[str]:
     yield f"{level} {title}\n\n{prose(cls.__doc__)}"
+    plain = [
+        name for name, value in public_members(cls) if isinstance(value, property) and not value.fget.__doc__
+    ]
+    if plain:
+        names = ", ".join(f"`{title.lower()}.{name}`" for name in plain)
+        yield f"{names}: as submitted."
     for name, value in public_members(cls):
         function = getattr(cls, name) if not isinstance(value, property) else value.fget
         if not inspect.getdoc(function):
