@@ -79,6 +79,8 @@ class Counts:
 
     transactions: int = 0
     requests: int = 0
+    by_caller: int = 0
+    """Transactions that a lone caller wrote where it stood."""
 
 
 class Writer:
@@ -163,7 +165,7 @@ class Writer:
 
     def _write_here(self, request: Request) -> bool:
         """Write a request in the caller's own thread; False, and nothing was written, where that needs a wait."""
-        if not self._lock.acquire(blocking=False):
+        if not self._queue.empty() or not self._lock.acquire(blocking=False):
             return False
         try:
             began, began_at = time.monotonic(), self._clock()
@@ -171,6 +173,7 @@ class Writer:
                 self._transact([request], due=began, is_careful=False)
             except (StoreError, apsw.Error):
                 return False  # the thread tries again, and knows what to do with what it meets
+            self.counts.by_caller += 1
             self._after([request], self._solo.arrivals, began, began_at)
         finally:
             self._lock.release()

@@ -1,11 +1,11 @@
 -- As find_oldest.sql, for states that few jobs are in: it looks through those, where the other looks through all ages.
 SELECT created_at, job_id FROM jobs
 WHERE seq IN (
-    SELECT seq FROM jobs WHERE state = 'queued' AND 'queued' IN (SELECT value FROM json_each(?2))
+    SELECT seq FROM jobs WHERE state = 'queued' AND instr(?2, '"queued"')
     UNION ALL
-    SELECT seq FROM jobs WHERE state = 'running' AND 'running' IN (SELECT value FROM json_each(?2))
+    SELECT seq FROM jobs WHERE state = 'running' AND instr(?2, '"running"')
     UNION ALL
-    SELECT seq FROM jobs WHERE state = 'failed' AND 'failed' IN (SELECT value FROM json_each(?2))
+    SELECT seq FROM jobs WHERE state = 'failed' AND instr(?2, '"failed"')
 ) AND
     (?1 IS NULL OR owner = ?1)
     AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
