@@ -81,7 +81,7 @@ class Drafting:
         expires_at = sets.get("expires_at")
         if expires_at is not None and expires_at <= now:
             check.add("expires_at", "lies in the past")
-        kind = check.label("kind", fields.get("kind") or "assistant")
+        kind = check.label("kind", "assistant" if fields.get("kind") is None else fields["kind"])
         if idempotency_key is not None and not 0 < len(idempotency_key) <= 255:
             check.add("Idempotency-Key", f"1 to 255 characters, found {len(idempotency_key)}")
         check.finish()

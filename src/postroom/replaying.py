@@ -49,6 +49,10 @@ class ReplayPlans:
             return 0
         if request.canary is None and request.per_second is None:
             return await self._all_now(jobs, actor)
+        running = await self._running()
+        asked, jobs = jobs, [job for job in jobs if (job.job_id, job.life) not in running]
+        if not jobs:
+            return max(running[job.job_id, job.life] for job in asked)
         name = PREFIX + digest(*sorted(f"{job.job_id}:{job.life}" for job in jobs))
         plan = {
             "jobs": [[job.job_id, job.life] for job in jobs],
@@ -61,7 +65,12 @@ class ReplayPlans:
         is_new = await self._store.keep(name, json.dumps(plan), before=None)
         if is_new:
             await self._carry_on(name, json.dumps(plan))
-        return len(jobs)
+        return len(asked)
+
+    async def _running(self) -> dict[tuple[str, int], int]:
+        """The jobs (and their lives) that a plan has taken up already, with the number of jobs in that plan."""
+        plans = [json.loads(text) for text in (await self._store.kept(PREFIX)).values()]
+        return {(job_id, life): len(plan["jobs"]) for plan in plans for job_id, life in plan["jobs"]}
 
     async def _all_now(self, jobs: Sequence[Job], actor: str) -> int:
         replayed = 0
