@@ -14,7 +14,6 @@ decides itself is the order of the line:
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import math
@@ -26,7 +25,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count, islice, product
-from types import TracebackType
 
 from postroom.deadletters import mask
 from postroom.errors import DraftInvalid, Problem, TransitionRefused
@@ -46,6 +44,7 @@ from postroom.model import (
     WorkerInfo,
 )
 from postroom.policy import next_place
+from postroom.stores.hints import Hub, HubWatch
 from postroom.stores.port import (
     WORK,
     Capabilities,
@@ -98,90 +97,6 @@ class _End:
     seconds: float
 
 
-class _Watch:
-    """A watcher of the memory store; hints may come from any thread, the wait is in one event loop."""
-
-    def __init__(self, hub: _Hub, topics: tuple[str, ...]) -> None:
-        self._hub = hub
-        self._topics = topics
-        self._lock = threading.Lock()
-        self._hinted = False
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-
-    async def wait(self, timeout_seconds: float) -> bool:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._take():
-                return True
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiter = (loop, future)
-        try:
-            await asyncio.wait({future}, timeout=timeout_seconds)
-        finally:
-            with self._lock:
-                self._waiter = None
-        with self._lock:
-            return self._take()
-
-    def _take(self) -> bool:
-        hinted, self._hinted = self._hinted, False
-        return hinted
-
-    def hint(self) -> None:
-        with self._lock:
-            self._hinted = True
-            if self._waiter is None:
-                return
-            loop, future = self._waiter
-            try:
-                loop.call_soon_threadsafe(_finish, future)
-            except RuntimeError:  # the loop was closed under the wait: nobody listens there any more
-                self._waiter = None
-
-    def __enter__(self) -> _Watch:
-        self._hub.add(self._topics, self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hub.remove(self._topics, self)
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class _Hub:
-    """Who watches what."""
-
-    def __init__(self) -> None:
-        self._watches: dict[str, set[_Watch]] = {}
-        self._lock = threading.Lock()
-
-    def add(self, topics: Sequence[str], watch: _Watch) -> None:
-        with self._lock:
-            for topic in topics:
-                self._watches.setdefault(topic, set()).add(watch)
-
-    def remove(self, topics: Sequence[str], watch: _Watch) -> None:
-        with self._lock:
-            for topic in topics:
-                watches = self._watches.get(topic, set())
-                watches.discard(watch)
-                if not watches:
-                    self._watches.pop(topic, None)
-
-    def hint(self, topics: Collection[str]) -> None:
-        with self._lock:
-            if not self._watches:
-                return
-            watches = {watch for topic in topics for watch in self._watches.get(topic, ())}
-        for watch in watches:
-            watch.hint()
-
-
 class MemoryStore:
     """Implements `port.Store` without any durability: for tests, for trying out, and as the model of the others.
 
@@ -213,7 +128,7 @@ class MemoryStore:
         self._overtake_seconds = overtake_seconds
         self._fair_by = fair_by
         self._lock = threading.RLock()
-        self._hub = _Hub()
+        self._hub = Hub()
         self._serials = count(1)
         self._rows: dict[str, _Row] = {}
         self._by_age: list[tuple[float, str]] = []
@@ -425,7 +340,7 @@ class MemoryStore:
         return Sweep(now, tuple((job, intent) for _, job, intent in found[:limit]), tuple(broken))
 
     def watch(self, *topics: str) -> Watch:
-        return _Watch(self._hub, topics)
+        return HubWatch(self._hub, topics)
 
     async def attend(self, info: WorkerInfo) -> None:
         with self._lock:
