@@ -381,3 +381,26 @@ async def test_a_beat_of_a_stale_epoch_changes_nothing(inbox, desk):
     job = await inbox.submit("any", "x")
     [answer] = await desk.heartbeat([Beat(job.job_id, 7, done=1)])
     assert answer.status == "lease_lost"
+
+
+async def test_two_runs_of_one_job_in_one_heartbeat_are_told_apart(inbox, desk):
+    """The old runs lost their leases and are still there (threads); the new ones, of the same worker, go on."""
+    go_on = threading.Event()
+    count = 8
+
+    @inbox.handler("stuck")
+    def stuck(item, run):
+        go_on.wait(30)
+        return run.epoch
+
+    jobs = [await inbox.submit("stuck", n) for n in range(count)]
+    async with inbox.worker(concurrency=2 * count) as worker:
+        await until(lambda: len(worker._running) == count)
+        desk.cut.add("heartbeat")
+        await desk.settle([Outcome(job.job_id, 1, OutcomeKind.RELEASED) for job in jobs])
+        await until(lambda: len(worker._running) == 2 * count)
+        desk.cut.clear()
+        await until(lambda: sum(record.is_closed for record in worker._running) == count)
+        go_on.set()
+        ends = [await ended(inbox, job.job_id) for job in jobs]
+    assert [(job.state, job.result, job.epoch) for job in ends] == [("succeeded", 2, 2)] * count

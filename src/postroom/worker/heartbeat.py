@@ -560,7 +560,7 @@ class Heartbeat:
     async def _send(self, records: Sequence[Record]) -> bool:
         """One call for these runs; False where it failed and must be made again."""
         beats = [record.beat() for record in records]
-        known = {record.job_id: record.job for record in records}
+        known = known_rows(records)
         sent_at = monotonic()
         try:
             answers = await self._verbs.heartbeat(beats, known=known, is_trusted=True)
@@ -596,6 +596,16 @@ class Heartbeat:
                 self._owner.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the worker's loop is closed: nobody waits any more
             pass
+
+
+def known_rows(records: Iterable[Record]) -> dict[str, Job]:
+    """The rows of these runs as seen last; of two runs of one job (the earlier lost its lease) the newer row."""
+    rows: dict[str, Job] = {}
+    for record in records:
+        other = rows.get(record.job_id)
+        if other is None or other.version < record.job.version:
+            rows[record.job_id] = record.job
+    return rows
 
 
 def _take(queue: deque[Any], limit: int | None = None) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from postroom.errors import PostroomError
 from postroom.model import ErrorInfo, Outcome, OutcomeKind
 from postroom.verbs import Answer, Verbs
-from postroom.worker.heartbeat import Record, StoreState, pause_seconds
+from postroom.worker.heartbeat import Record, StoreState, known_rows, pause_seconds
 
 BATCH = 500
 """Outcomes in one call."""
@@ -94,7 +94,7 @@ class Settler:
         failures = 0
         while True:
             outcomes = [outcome for _, outcome in batch]
-            known = {record.job_id: record.job for record, _ in batch}
+            known = known_rows(record for record, _ in batch)
             try:
                 answers = await self._verbs.settle(outcomes, known=known, is_trusted=True)
             except PostroomError as error:
