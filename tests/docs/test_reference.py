@@ -151,6 +151,17 @@ def test_outcomes_and_priorities_are_in_the_glossary_or_the_states(word):
     assert f"`{word}`" in text_of("glossary.md") + text_of("states.md")
 
 
+def test_every_room_is_on_the_page_of_rooms():
+    page = (DOCS / "explanation" / "how-it-is-built.md").read_text(encoding="utf-8")
+    rooms = [
+        path
+        for path in (DOCS.parent / "src" / "postroom").iterdir()
+        if not path.name.startswith(("_", "py."))
+    ]
+    missing = [room.name for room in rooms if f"`{room.name}{'/' if room.is_dir() else ''}" not in page]
+    assert not missing
+
+
 def test_a_page_that_lags_is_named(tmp_path, monkeypatch, capsys):
     """The control: with another docs folder every page lags, and the command says how to mend it."""
     monkeypatch.setattr(GENERATOR, "DOCS", Path(tmp_path))
