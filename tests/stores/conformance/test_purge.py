@@ -113,3 +113,15 @@ async def test_purging_leaves_the_others_whole(office: Office) -> None:
     assert await office.record(kept.job_id) == before
     assert await office.store.purged_at(old) is not None
     assert (await office.store.count()).states[State.RUNNING] == 1
+
+
+async def test_a_job_that_comes_after_a_purge_has_nothing_of_the_one_that_went(office: Office) -> None:
+    """Also within the same instant, and after the store was opened anew: no number of the old one is met again."""
+    for _ in range(3):
+        job_id = await office.submit()
+        await office.cancel(job_id)
+        assert await office.events(job_id) == ["submitted", "cancelled"]
+        assert await office.store.purge(Retention(0.0, 0.0)) == 1
+        await office.store.close()
+        await office.store.open()
+    assert await office.store.verify() == []

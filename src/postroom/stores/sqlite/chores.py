@@ -76,6 +76,7 @@ def purge(book: Book, now: float, retention: Retention, limit: int) -> int:
     for _, _, owner, state in rows:
         book.count(owner, STATES.index(State(state)), -1)
     if rows:
+        book.run("keep_numbers")
         for table in ("jobs", "payloads", "results", "checkpoints", "journal"):
             book.run(f"purge_{table}", seqs)
         book.write("mark_purged", [(job_id, now) for _, job_id, _, _ in rows])

@@ -190,6 +190,13 @@ CREATE TABLE kept (
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- The last numbers given to a job and to a line of the journal when jobs were last removed: none is given twice.
+CREATE TABLE numbers (
+    id   INTEGER PRIMARY KEY CHECK (id = 0),
+    seq  INTEGER NOT NULL,
+    line INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE purged (
     job_id TEXT PRIMARY KEY,
     at     REAL NOT NULL
