@@ -776,7 +776,7 @@ async def test_the_socket_of_a_dead_process_is_removed(store, path):
 # ---------------------------------------------------------------- presence
 
 WORKER = """
-    import asyncio, os, sys
+    import asyncio, os, subprocess, sys
     from postroom.model import WorkerInfo
     from postroom.stores.port import ClaimRequest
     from postroom.stores.sqlite import SqliteStore
@@ -793,6 +793,8 @@ WORKER = """
                 sys.stdin.readline()
                 os._exit(0)
             print(child, flush=True)
+        elif sys.argv[2:] == ["spawn"]:
+            print(subprocess.Popen(["sleep", "600"], close_fds=False).pid, flush=True)
         print(claimed.leases[0].job.job_id, flush=True)
         sys.stdin.readline()
         os._exit(0)
@@ -863,6 +865,20 @@ async def test_a_child_that_inherited_the_lock_keeps_its_worker_present(store, p
             break
         await asyncio.sleep(0.01)  # nothing tells when the kernel has cleared away somebody else's child
     assert len((await store.expired()).found) == 1
+
+
+async def test_a_child_that_was_spawned_does_not_keep_its_worker_present(store, path):
+    await store.submit([submission()])
+    process = start(WORKER, path, "spawn", stderr=subprocess.DEVNULL)
+    child = int(told(process))
+    try:
+        assert told(process)
+        process.kill()
+        process.wait()
+        assert len((await store.expired()).found) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.communicate()
 
 
 def test_only_the_very_lock_that_was_taken_proves_anything(tmp_path):
