@@ -92,7 +92,7 @@ class Assignment:
 
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        return _RunLog(logging.getLogger("postroom.handler"), {"job_id": self.job.job_id})
+        return _RunLog(logging.getLogger("postroom.run"), {"job_id": self.job.job_id})
 
     def encode(self, value: Any, what: str) -> JsonText:
         """A value as it will be kept.

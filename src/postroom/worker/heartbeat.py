@@ -497,7 +497,12 @@ class Heartbeat:
         tasks.append(asyncio.ensure_future(self._ping_for_ever()))
         try:
             while not self._is_stopping:
-                await self._beat_when_due()
+                try:
+                    await self._beat_when_due()
+                except Exception as error:
+                    self.log.exception("a heartbeat could not be made")
+                    self._state.failed("heartbeat", error)
+                    await asyncio.sleep(pause_seconds(1))
         finally:
             for task in tasks:
                 task.cancel()

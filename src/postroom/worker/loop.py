@@ -204,7 +204,7 @@ class Worker:
             try:
                 await self._verbs.attend(self._info)
                 self._state.worked("attend")
-            except PostroomError as error:
+            except Exception as error:  # noqa: BLE001 - around a background loop: it is said, and tried again
                 self._state.failed("attend", error)
 
     async def run_until_stopped(self) -> None:
@@ -215,6 +215,8 @@ class Worker:
         except asyncio.CancelledError:
             await self.stop_now()
             raise
+        if self._ending is not None:
+            await self._ending
 
     async def drain(self) -> None:
         """Claim no more, let the runs end for ``drain_seconds``, hand the rest back at once, uncharged; then return."""
