@@ -80,12 +80,16 @@ class Ground:
 
     # ---- workers
 
-    def start(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a worker over the handlers of `tests.faults.works`."""
-        return self.run("tests.faults.worker", *options, **environment)
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
+        """Start ``postroom worker`` over the handlers of `tests.faults.works`."""
+        return self.run("postroom", "worker", "--app", "tests.faults.works:inbox", **environment)
+
+    def start_without_guardian(self) -> subprocess.Popen[bytes]:
+        """The same with this one protection switched off: for controls."""
+        return self.run("tests.faults.unguarded")
 
     def run(self, module: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a module of these tests as a process of its own."""
+        """Start a module as a process of its own."""
         told = {**self.environment, **{f"POSTROOM_{n}": v for n, v in environment.items()}}
         with open(self.log_file, "ab") as log:
             process = subprocess.Popen(
@@ -123,6 +127,9 @@ class Ground:
 
     def starts(self, job_id: str | None = None) -> list[dict[str, Any]]:
         return [t for t in self.trace() if t["event"] == "start" and job_id in (None, t["job"])]
+
+    def ends(self, job_id: str) -> list[dict[str, Any]]:
+        return [t for t in self.trace() if t["event"] == "end" and t["job"] == job_id]
 
     async def store(self) -> Store:
         verbs = await self.inbox.verbs()

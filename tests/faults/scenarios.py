@@ -13,6 +13,7 @@ from typing import Any
 from postroom.model import State
 from postroom.stores.port import ClaimRequest
 from tests.faults.ground import Ground
+from tests.faults.works import letters_for
 
 ITEMS = 20
 
@@ -132,29 +133,39 @@ async def restarts_during_one_job(ground: Ground, restarts: int, *, items: int, 
     )
 
 
-async def blocked_worker(ground: Ground, kind: str, content: Any, *options: str) -> int:
-    """A handler holds up its worker for four leases while another worker waits for work.
+async def blocked_worker(
+    ground: Ground, kind: str, content: Any, *, is_guarded: bool = True
+) -> tuple[int, float]:
+    """A handler holds up its worker while another worker waits for work.
 
     Returns:
-        How many claims there were.
+        How many claims there were, and for how many leases it was held up.
     """
     job = await ground.inbox.submit(kind, content)
-    workers = [ground.start(*options)]
+    workers = [ground.start() if is_guarded else ground.start_without_guardian()]
     await _next_start(ground, workers[0], job.job_id, 0)
     workers.append(ground.start())
     ended = await ground.inbox.wait(job.job_id, timeout_seconds=120)
     assert ended.state == State.SUCCEEDED, ended
-    ends = await ground.until(lambda: [t for t in ground.trace() if t["event"] == "end"], "the handler ends")
-    held = ends[0]["at"] - ground.starts(job.job_id)[0]["at"]
-    claims = (await ground.events(job.job_id))["claimed"]
-    if claims == 1:
-        assert held > 4 * ground.lease_seconds, f"it held its worker up for {held:.1f} s only"
-        ground.faults.fired("worker held up for four leases")
+    end = await ground.until(lambda: ground.ends(job.job_id), "the handler ends")
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
     for worker in workers:
         await asyncio.to_thread(worker.wait, 60)
-    return claims
+    leases = (end[0]["at"] - ground.starts(job.job_id)[0]["at"]) / ground.lease_seconds
+    return (await ground.events(job.job_id))["claimed"], leases
+
+
+async def locked_worker(ground: Ground) -> None:
+    """A regular expression holds the interpreter's lock for four leases in one call; how long it takes is tried out."""
+    letters = letters_for(5 * ground.lease_seconds)
+    while True:
+        claims, leases = await blocked_worker(ground, "locked", letters)
+        assert claims == 1
+        if leases > 4:
+            break
+        letters += 1
+    ground.faults.fired("interpreter locked for four leases")
 
 
 async def many_workers(ground: Ground, processes: int, jobs: int) -> None:

@@ -7,6 +7,7 @@ the process was killed right after it.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -17,6 +18,9 @@ from typing import Any
 from postroom import Inbox
 
 inbox = Inbox()
+
+if "FAULTS_TRACE" in os.environ:  # in a worker; in a child of it the variable is there already
+    os.environ.setdefault("FAULTS_WORKER", str(os.getpid()))
 
 
 def trace(event: str, run: Any, **more: Any) -> None:
@@ -90,6 +94,15 @@ def locked(item: Any, run: Any) -> Any:
     """Holds the interpreter's lock in one single call: no thread of this process runs meanwhile."""
     trace("start", run)
     assert not re.match(r"(a+)+$", "a" * int(item) + "b")
+    trace("end", run)
+    return os.getpid()
+
+
+@inbox.handler("frozen")
+def frozen(item: Any, run: Any) -> Any:
+    """Calls into a library that does not let go of the interpreter's lock."""
+    trace("start", run)
+    ctypes.PyDLL(None).usleep(int(float(item) * 1e6))
     trace("end", run)
     return os.getpid()
 
