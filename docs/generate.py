@@ -36,6 +36,8 @@ def pages() -> dict[str, str]:
         "reference/states.md": states_page(),
         "reference/states.svg": states_svg(),
         "reference/python.md": python_page(),
+        "reference/cli.md": cli_page(),
+        "reference/settings.md": settings_page(),
     }
 
 
@@ -617,6 +619,150 @@ def _more_values() -> Iterator[str]:
 
     for cls in (Receipt, model.Line, DeadLetterGroup, Stats, WorkerView):
         yield f"### {cls.__name__}\n\n{prose(cls.__doc__)}\n\n{fields_table(cls)}"
+
+
+# ---------------------------------------------------------------- settings
+
+SECTIONS = {
+    "Where": "store host port key app",
+    "Leases and rescue": "lease_seconds heartbeat_seconds poll_seconds rescue_seconds drain_seconds",
+    "Budgets and limits": "max_attempts max_crashes max_crashes_total backoff_base_seconds backoff_cap_seconds "
+    "stall_timeout_seconds max_body_bytes max_item_bytes max_result_bytes",
+    "Order and concurrency": "concurrency overtake_seconds fair_by",
+    "Retention": "retain_succeeded_days retain_failed_days",
+    "Models": "model model_url model_key model_connect_timeout_seconds model_read_timeout_seconds "
+    "model_idle_timeout_seconds model_dir",
+}
+
+
+def settings_page() -> str:
+    from postroom.settings import PREFIX, SETTING_FIELDS
+
+    known = {f.name: f for f in SETTING_FIELDS}
+    placed = [name for names in SECTIONS.values() for name in names.split()]
+    sections = {**SECTIONS, "More": " ".join(name for name in known if name not in placed)}
+    parts = []
+    for title, names in sections.items():
+        rows = [_setting_row(PREFIX + name.upper(), known[name]) for name in names.split()]
+        if rows:
+            parts.append(
+                f"## {title}\n\n| setting | default | allowed | |\n|---|---|---|---|\n" + "\n".join(rows)
+            )
+    return f"""{MADE}
+# Settings
+
+Each is read once, from the first place that has it: a flag of the command, then the environment (`{PREFIX}…`), then
+`postroom.toml` in the working directory (the same names in lower case, without the prefix), then the default.
+`postroom doctor` prints each with where it came from; secrets are masked. A name that does not exist is a warning with
+the nearest one; a value that cannot be used is an error that names setting, value and source.
+
+```toml
+store = "sqlite:////srv/postroom/postroom.db"
+lease_seconds = 30
+```
+
+Durations are seconds and may be fractions; sizes are bytes.
+
+{(chr(10) * 2).join(parts)}
+"""
+
+
+def _setting_row(name: str, setting: Any) -> str:
+    told = setting.metadata
+    default = "–" if setting.default is None else f"`{_number(setting.default)}`"
+    low, high = told["low"], told["high"]
+    allowed = ", ".join(f"`{choice}`" for choice in told["choices"])
+    if low is not None or high is not None:
+        bounds = [f"from {_number(low)}"] if low is not None else []
+        allowed = " ".join([*bounds, *([f"to {_number(high)}"] if high is not None else [])])
+    secret = " Secret." if told["secret"] else ""
+    return f"| `{name}` | {default} | {allowed} | {cell(told['help'])}{secret} |"
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+
+
+# ---------------------------------------------------------------- command line
+
+
+def cli_page() -> str:
+    from typer.main import get_command
+
+    from postroom.cli.commands import CODES, app
+
+    command: Any = get_command(app)
+    parts = []
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            parts += [_command(f"postroom {name} {inner}", deeper) for inner, deeper in each.commands.items()]
+        else:
+            parts.append(_command(f"postroom {name}", each))
+    first = "\n".join(
+        f"| [`{title}`](#{title.replace(' ', '-')}) | {cell(first_paragraph(text).split('. ')[0].rstrip('.'))}. |"
+        for title, text in (
+            (part.split("\n")[0].removeprefix("## "), part.split("\n\n")[1]) for part in parts
+        )
+    )
+    return f"""{MADE}
+# Command line
+
+In a clone of the repository `python3 run.py COMMAND` and `.venv/bin/postroom COMMAND` are the same. Every command has
+`--help`; every reading one has `--json`.
+
+{CODES.removesuffix(".")}.
+
+`--store` (or [`POSTROOM_STORE`](settings.md)) says which inbox: a file of this machine, or `http://…` of a service.
+Long work shows a progress bar on a terminal and plain lines elsewhere. What is meant for programs goes to stdout, all
+else to stderr.
+
+| command | |
+|---|---|
+{first}
+
+{(chr(10) * 2).join(parts)}
+"""
+
+
+def _command(title: str, command: Any) -> str:
+    parts = [f"## {title}", prose(command.help)]
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [
+        p for p in command.params if p.param_type_name == "option" and not p.hidden and p.name != "help"
+    ]
+    usage = " ".join(
+        [title, *(["[OPTIONS]"] if options else []), *(p.metavar or p.name.upper() for p in arguments)]
+    )
+    parts.append(f"```text\n{usage}\n```")
+    if command.params:
+        rows = [f"| `{p.metavar or p.name}` | {cell(p.help or '')} |" for p in arguments]
+        rows += [_option_row(p) for p in options]
+        parts.append("| | |\n|---|---|\n" + "\n".join(rows))
+    if command.epilog:
+        parts.append(_epilog(command.epilog))
+    return "\n\n".join(parts)
+
+
+def _option_row(option: Any) -> str:
+    names = " / ".join([*option.opts, *option.secondary_opts])
+    value = f" {option.metavar}" if option.metavar and not option.is_flag else ""
+    default = option.show_default if isinstance(option.show_default, str) else option.default
+    shown = "" if default is None or isinstance(default, bool) else f" Default: {default}."
+    return f"| `{names}{value}` | {cell(option.help or '')}{cell(shown)} |"
+
+
+def _epilog(text: str) -> str:
+    """Examples as a block, sentences as they are."""
+    lines = [line for line in inspect.cleandoc(text).splitlines() if line.strip() != "\b"]
+    examples = [line.strip() for line in lines if line.startswith("  ") and line.strip()]
+    if examples:
+        said = "\n".join(line for line in lines if not line.startswith("  ") and line != "Examples:").strip()
+        return "```text\n" + "\n".join(examples) + "\n```" + (f"\n\n{code_spans(said)}" if said else "")
+    example = re.match(r"Example: ([^\n]+)", lines[0])
+    if example is None:
+        return code_spans(text)
+    rest_text = "\n".join(lines[1:]).strip()
+    return f"```text\n{example[1].strip()}\n```" + (f"\n\n{code_spans(rest_text)}" if rest_text else "")
 
 
 # ---------------------------------------------------------------- the command

@@ -48,3 +48,11 @@ def test_every_page_is_reached_from_the_first_one():
 
 def test_the_readme_leads_to_the_documentation():
     assert "docs/README.md" in links_of(ROOT / "README.md")
+
+
+def test_pages_that_the_code_names_exist():
+    named: dict[str, list[str]] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for target in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8")):
+            named.setdefault(target, []).append(path.name)
+    assert not {target: where for target, where in named.items() if not (ROOT / target).exists()}
