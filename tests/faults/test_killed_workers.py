@@ -15,7 +15,7 @@ PATIENT = {"MAX_CRASHES": "100", "MAX_CRASHES_TOTAL": "1000"}
 async def test_killing_the_worker_in_the_middle_costs_the_items_in_flight_and_nothing_else(
     ground: Ground, kind: str
 ) -> None:
-    await scenarios.killed_in_the_middle(ground, kind, 5, seed=1)
+    await scenarios.killed_in_the_middle(ground, kind, 8, seed=1)
     await scenarios.nothing_is_wrong(ground)
 
 
