@@ -180,6 +180,8 @@ def submit(draft: Draft, now: float) -> Change:
     limits = {name: getattr(draft, name) for name in BORN_WITH if getattr(draft, name) is not None}
     if limits:
         data["limits"] = limits
+    if draft.idempotency_key is not None or draft.body_digest is not None:
+        data["key"] = digest(draft.idempotency_key, draft.body_digest)
     data["digest"] = content_digest(job, draft.payload, draft.actor, data)
     line = Line(0, now, Event.SUBMITTED, None, QUEUED, 0, 0, 1, draft.actor, None, data)
     return Change(job, None, None, (line,))

@@ -118,4 +118,4 @@ def canonical(told: Mapping[str, Any]) -> str:
 
 def unsealed(told: Mapping[str, Any]) -> dict[str, Any]:
     """A line's data without what is only there for ``verify``: what people want to read."""
-    return {name: value for name, value in told.items() if name not in (ROW, SEAL, "digest")}
+    return {name: value for name, value in told.items() if name not in (ROW, SEAL, "digest", "key")}

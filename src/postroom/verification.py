@@ -459,7 +459,8 @@ class Fold:
                 self.wrong.append(
                     (name, f"is {_shown(name, found)}, the journal makes it {_shown(name, wanted)}")
                 )
-        if _parsed(job.error) != self.error and (job.error is None or _code_of(job.error) != self.error):
+        is_crash = self.error == {"code": WORKER_LOST}
+        if (_code_of(job.error) if is_crash else _parsed(job.error)) != self.error:
             self.wrong.append(("error", "is not the one in the journal"))
         if last.event is Event.SUBMITTED:
             self._compare_birth()
@@ -516,6 +517,15 @@ class Fold:
     def _check_shape(self, last: Line) -> None:
         """What must hold of a row whatever its history."""
         job = self.job
+        for name, wanted in _limits(self.first).items() if self.first else ():
+            if name != "expires_at" and getattr(job, name, None) != wanted:
+                self.wrong.append(
+                    (name, f"is {_shown(name, getattr(job, name, None))}, it was submitted with {wanted}")
+                )
+        if not 0 <= job.crashes_in_row <= job.crashes:
+            self.wrong.append(("crashes_in_row", f"is {job.crashes_in_row} of {job.crashes} crashes"))
+        if job.progress_at is not None and job.progress_at > job.updated_at:
+            self.wrong.append(("progress_at", "is later than the last write"))
         if job.state is State.RUNNING:
             missing = [
                 n
@@ -558,7 +568,7 @@ def _parsed(text: str | None) -> Any:
         return text
 
 
-def _code_of(text: str) -> Any:
+def _code_of(text: str | None) -> Any:
     """A crash's line tells the code of its error alone."""
     error = _parsed(text)
     return {"code": error.get("code")} if isinstance(error, dict) else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroom.deadletters import mask
 from postroom.errors import DraftInvalid, Problem
-from postroom.model import Checkpoint, CheckpointKind, Job, Line, job_from_row
+from postroom.model import Checkpoint, CheckpointKind, Job, Line, digest, job_from_row
 from postroom.stores.port import DeadLetterGroup, Page, Query, Stats
 from postroom.stores.sqlite.reader import TEXT_ERRORS, Glance
 from postroom.stores.sqlite.rows import STATES, checkpoint_from, line_from
@@ -189,7 +189,22 @@ def verify(glance: Glance) -> list[str]:
         else:
             wrong.append(f"job {job_id} is {state}, its journal ends {last_state}")
     wrong += [text for (text,) in glance.rows("lost_parts", FAULTS_MOST)]
-    return wrong + _unknown_states(glance)
+    wrong += [f"job {job_id} {text}" for job_id, text in glance.rows("out_of_line", FAULTS_MOST)]
+    return wrong + _changed_keys(glance) + _unknown_states(glance)
+
+
+def _changed_keys(glance: Glance) -> list[str]:
+    """Jobs whose idempotency key or body digest is not what line 0 of their journal sealed, in pieces."""
+    wrong: list[str] = []
+    seq = -1
+    while rows := glance.rows("submission_keys", seq, FAULTS_MOST):
+        seq = rows[-1][0]
+        for _, job_id, key, body_digest, sealed in rows:
+            if sealed != (None if key is None and body_digest is None else digest(key, body_digest)):
+                wrong.append(
+                    f"job {job_id} has another idempotency key or body digest than it was submitted with"
+                )
+    return wrong[:FAULTS_MOST]
 
 
 def _unknown_states(glance: Glance) -> list[str]:
