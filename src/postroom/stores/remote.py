@@ -112,9 +112,13 @@ class RemoteDesk:
         StoreUnavailable: nothing answers there.
         StoreUnsuitable: what answers is no Postroom service.
         """
-        shown = await self._connection.json("GET", "/health", takes=(503,))
-        if not isinstance(shown, dict) or "durability" not in shown or "now" not in shown:
-            raise StoreUnsuitable(f"{self.url} answers, and is no Postroom service")
+        try:
+            shown = await self._connection.json("GET", "/health", takes=(503,))
+            if not isinstance(shown, dict) or "durability" not in shown or "now" not in shown:
+                raise StoreUnsuitable(f"{self.url} answers, and is no Postroom service")
+        except PostroomError:
+            await self.close()
+            raise
         self._read_clock(shown)
 
     async def close(self) -> None:
@@ -406,9 +410,9 @@ class _PollWatch:
 
 
 def _job(job_id: str) -> str:
-    if not job_id or len(job_id) > 64:
+    if not (job_id.isascii() and job_id.isalnum() and len(job_id) <= 64):
         raise JobNotFound(job_id[:64])
-    return f"/jobs/{quote(job_id, safe='')}"
+    return f"/jobs/{job_id}"
 
 
 def _check_owner(owner: str | None) -> None:
