@@ -404,3 +404,20 @@ async def test_two_runs_of_one_job_in_one_heartbeat_are_told_apart(inbox, desk):
         go_on.set()
         ends = [await ended(inbox, job.job_id) for job in jobs]
     assert [(job.state, job.result, job.epoch) for job in ends] == [("succeeded", 2, 2)] * count
+
+
+async def test_a_handler_that_never_lets_the_loop_rest_keeps_its_job(make_inbox):
+    """Such a loop lets go of the interpreter only for instants; the heartbeat's thread gets its turn all the same."""
+    async with make_inbox(**LEASE) as inbox:
+
+        @inbox.handler("restless")
+        async def restless(item, run):
+            end = time.monotonic() + 1.6
+            while time.monotonic() < end:
+                await asyncio.sleep(0)
+            return "done"
+
+        job = await inbox.submit("restless", "x")
+        async with inbox.worker():
+            job = await ended(inbox, job.job_id)
+        assert (job.state, job.epoch, job.crashes) == ("succeeded", 1, 0)
