@@ -181,6 +181,15 @@ async def test_a_fault_in_a_library_is_a_crash(desk: Bench) -> None:
     assert outcome.reason == "signal 11"
 
 
+async def test_a_worker_that_lets_the_system_reap_its_children_goes_on(desk: Bench) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert (await run(desk, "shout", "hello")).kind is OutcomeKind.SUCCEEDED
+        assert (await run(desk, "killed", "9")).kind is OutcomeKind.CRASHED
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 async def test_a_child_that_cannot_end_by_itself_is_ended(desk: Bench) -> None:
     outcome = await run(desk, "leaves-thread")
     assert outcome.result == '"done"'

@@ -192,12 +192,12 @@ class _ChildRun:
             waits: set[asyncio.Future[Any]] = {self._outcome, self._death.future, self._given_up}
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             self._channel.pump()  # what it said last may still lie in the socket
-            if self._requests:
-                await asyncio.wait(self._requests)
+            if self._given_up.done() and not self._outcome.done():
+                return halted_outcome(self._lease, self._given_up.result(), (), self._handler)
+            if self._requests:  # bounded, since the store may be away: the record keeps what it could not send
+                await asyncio.wait(self._requests, timeout=EXIT_GRACE_SECONDS)
             if self._outcome.done():
                 return self._outcome.result()
-            if self._given_up.done():
-                return halted_outcome(self._lease, self._given_up.result(), (), self._handler)
             return self._crashed(self._death.future.result())
         finally:
             self._recorder.halt.unsubscribe(self._on_halt)
@@ -312,10 +312,15 @@ class _Death:
     def _died(self) -> None:
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        told = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self.future.set_result(self._status())
+
+    def _status(self) -> int:
+        try:
+            told = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # somebody reaped it: this process ignores SIGCHLD, or waits for any child
+            return 255
         assert told is not None
-        was_exit = told.si_code == os.CLD_EXITED
-        self.future.set_result(told.si_status if was_exit else -told.si_status)
+        return told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
 
     def _poll(self) -> None:
         status = self._process.poll()
