@@ -14,7 +14,7 @@ from postroom.testing import ManualClock
 from postroom.worker.heartbeat import Heartbeat
 from tests.worker.workbench import SETTINGS, WeakDesk, ended, events, until
 
-LEASE = {"lease_seconds": 0.4, "heartbeat_seconds": 0.05}
+LEASE = {"lease_seconds": 0.6, "heartbeat_seconds": 0.05}
 
 
 def busy(seconds: float) -> None:
@@ -29,7 +29,7 @@ async def test_a_handler_that_blocks_the_loop_for_four_leases_keeps_its_job(make
 
         @inbox.handler("busy")
         async def block(item, run):
-            busy(1.6)
+            busy(2.4)
             return "done"
 
         job = await inbox.submit("busy", "x")
@@ -48,7 +48,7 @@ async def test_control_without_heartbeats_such_a_job_is_taken_away(make_inbox, m
         @inbox.handler("busy")
         async def block(item, run):
             if run.epoch == 1:
-                busy(1.6)
+                busy(2.4)
             return "done"
 
         job = await inbox.submit("busy", "x")
@@ -412,7 +412,7 @@ async def test_a_handler_that_never_lets_the_loop_rest_keeps_its_job(make_inbox)
 
         @inbox.handler("restless")
         async def restless(item, run):
-            end = time.monotonic() + 1.6
+            end = time.monotonic() + 2.4
             while time.monotonic() < end:
                 await asyncio.sleep(0)
             return "done"

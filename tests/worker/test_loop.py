@@ -411,7 +411,7 @@ async def test_stopping_now_waits_neither_for_the_drain_nor_for_a_stubborn_handl
             await worker.stop_now()
         await asyncio.gather(draining, running)
         job = await inbox.get(job.job_id)
-        assert (job.state, job.interruptions) == ("queued", 1)
+        assert (job.state, job.interruptions, worker.lingering) == ("queued", 1, 1)
         go_on.set()
 
 

@@ -112,6 +112,12 @@ class Worker:
         self._next_limit_at = float("inf")
         self._limit_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def lingering(self) -> int:
+        """Runs that were given up and whose handlers go on. A process that ends with one of them must not wait for it:
+        ``asyncio.run`` would, for an async handler that ignores its cancellation."""
+        return sum(record.is_given_up for record in self._running)
+
     # ---- starting and ending
 
     async def start(self) -> None:
