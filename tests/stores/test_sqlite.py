@@ -49,7 +49,7 @@ from postroom.stores.port import WORK, ClaimRequest, Query, Submission
 from postroom.stores.sqlite import SqliteStore, schema, solo, suitability, writer
 from postroom.stores.sqlite.ledger import claimed
 from postroom.stores.sqlite.presence import Presence
-from postroom.stores.sqlite.rows import FIXED, MUTABLE
+from postroom.stores.sqlite.rows import FIXED, MUTABLE, line_values
 from postroom.stores.sqlite.schema import migrate, migrations
 from postroom.stores.sqlite.standstill import Standstill
 from postroom.stores.sqlite.statements import FOLDER, query
@@ -226,7 +226,10 @@ def test_the_claim_is_that_of_lifecycle(
         reason="held",
         start_by=now + 1,
     )
-    assert claimed(job, "w", lease_seconds, now) == lifecycle.claim(job, "w", lease_seconds, now)
+    change = lifecycle.claim(job, "w", lease_seconds, now)
+    after, line = claimed(job, "w", lease_seconds, now)
+    assert after == change.job
+    assert [line] == [line_values(each) for each in change.lines]
 
 
 # ---------------------------------------------------------------- what is checked at the door

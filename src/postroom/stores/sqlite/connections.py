@@ -11,10 +11,14 @@ import apsw
 from postroom.errors import StoreError, StoreFull, StoreUnavailable
 from postroom.stores.sqlite.statements import query
 
-CACHE_KIB = 16 * 1024
+WRITER_CACHE_KIB = 8 * 1024
+READER_CACHE_KIB = 2 * 1024
+"""Pages that a connection keeps. What it does not, the system has in its own cache, microseconds away."""
 CHECKPOINT_PAGES = 4000
 """Pages in the write-ahead log after which a commit moves them into the file: pages that many commits touched are
 moved once, and the log is written over in place, which is synced faster than a file that grows."""
+PREPARED_MOST = 400
+"""Statements that a connection keeps prepared: every one of ours in the sizes that it comes in."""
 LOG_BYTES = 64 * 1024 * 1024
 """What the log is cut back to after a burst."""
 
@@ -38,7 +42,7 @@ def connect(path: Path, *, writes: bool) -> apsw.Connection:
     """
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
     with translated(path):
-        connection = apsw.Connection(str(path), flags=flags)
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=PREPARED_MOST)
         try:
             connection.set_busy_timeout(2000)
             if writes:
@@ -46,7 +50,7 @@ def connect(path: Path, *, writes: bool) -> apsw.Connection:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
                 connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB if writes else READER_CACHE_KIB}")
             connection.execute("PRAGMA temp_store = MEMORY")
         except BaseException:
             connection.close()

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import apsw
@@ -17,10 +18,8 @@ import apsw
 from postroom.model import (
     Change,
     Checkpoint,
-    Event,
     Job,
     Lease,
-    Line,
     Payload,
     State,
     evolve,
@@ -35,6 +34,7 @@ from postroom.stores.sqlite.rows import (
     STATES,
     checkpoint_from,
     checkpoint_values,
+    data_text,
     failure_of,
     first_line_text,
     keys_from,
@@ -194,11 +194,10 @@ class Ledger:
         for owner, state, step in wave.counts:
             book.count(owner, _STATE_INDEX[state], step)
 
-    def _append(self, lines: Sequence[tuple[int, Sequence[Line]]]) -> None:
-        numbers = iter(self._book.next_lines(sum(len(of_job) for _, of_job in lines)))
+    def _append(self, lines: Sequence[tuple[Any, ...]]) -> None:
+        numbers = self._book.next_lines(len(lines))
         self._book.write(
-            "insert_journal",
-            [(next(numbers), seq, *line_values(line)) for seq, of_job in lines for line in of_job],
+            "insert_journal", [(number, *line) for number, line in zip(numbers, lines, strict=True)]
         )
 
     # ---- claim
@@ -211,46 +210,48 @@ class Ledger:
             self._book.lanes(product(dict.fromkeys(request.queues), dict.fromkeys(request.kinds)))
         )
         wave, jobs = _Wave(now), {}
-        for seq, rank, place, job in self._pick(lanes, min(request.limit, CLAIM_MOST), now):
-            change = claimed(job, request.worker, request.lease_seconds, now)
-            wave.add(seq, change, Standing(rank, place, None))
-            jobs[seq] = change.job
-            self._book.pass_place(job.queue, rank, place)
+        for place, seq, waiting in self._pick(lanes, min(request.limit, CLAIM_MOST), now):
+            job, line = claimed(waiting, request.worker, request.lease_seconds, now)
+            wave.add_claim(seq, job, line, place)
+            jobs[seq] = job
+            self._book.pass_place(job.queue, place[0], place[1])
             self._book.note_claim(job.owner, now)
         self._write(wave)
         (next_due_at,) = self._book.row("next_due", lanes, now)
         return _Taken(now, jobs, now if is_more and not jobs else next_due_at)
 
-    def _pick(self, lanes: str, limit: int, now: float) -> list[tuple[int, int, float, Job]]:
-        """The first jobs of some lanes; those whose row cannot be read are set aside, and others picked instead."""
+    def _pick(self, lanes: str, limit: int, now: float) -> list[tuple[_Place, int, Job]]:
+        """The first jobs of some lanes in order; others instead of those that cannot be read, which are set aside."""
         while True:
-            picked, broken = [], []
-            for stand, row in self._picked(lanes, limit, now):
-                seq, rank, place = stand
+            picked: list[tuple[_Place, int, Job]] = []
+            broken = []
+            for (seq, *place), row in self._picked(lanes, limit, now):
                 try:
                     if isinstance(row, Exception):
                         raise row
-                    picked.append((seq, rank, place, job_from_row(row)))
+                    picked.append((tuple(place), seq, job_from_row(row)))
                 except (apsw.Error, ValueError) as error:
                     broken.append((seq, f"it cannot be read: {error}"))
             if not broken:
+                picked.sort(key=itemgetter(0))
                 return picked
             self._book.write("set_aside", broken)
 
     def _picked(self, lanes: str, limit: int, now: float) -> list[tuple[Sequence[Any], Any]]:
-        """Places and rows of the first jobs; beside a place whose row cannot even be fetched, the error."""
+        """Number, rank, place and id of the first jobs, with their rows; in a row's stead why it cannot be fetched."""
         try:
             rows, stands = self._book.row("pick", lanes, limit, now)
             return list(zip(listed(stands), listed(rows), strict=True))
         except (apsw.SQLError, apsw.MismatchError, UnicodeDecodeError):
-            return [self._alone(seq) for (seq,) in self._book.rows("pick_one_by_one", lanes, limit, now)]
+            numbers = self._book.rows("pick_one_by_one", lanes, limit, now)
+            return [self._alone(seq) for (seq,) in numbers]
 
     def _alone(self, seq: int) -> tuple[Sequence[Any], Any]:
         try:
             row, stand = self._book.row("row", seq)
             return json.loads(stand), json.loads(row)
         except (apsw.SQLError, apsw.MismatchError, UnicodeDecodeError) as error:
-            return (seq, 0, 0.0), error
+            return (seq, 0, 0.0, ""), error
 
     def lease(self, taken: _Taken) -> Claimed:
         """Read what the claimed jobs work on. Nobody but their worker changes it now, so it needs no transaction."""
@@ -292,6 +293,10 @@ class _Taken:
     next_due_at: float | None
 
 
+_Place = tuple[Any, ...]
+"""Rank, place and id: what the line is ordered by."""
+
+
 class _Wave:
     """The rows that some changes of different jobs become."""
 
@@ -299,7 +304,7 @@ class _Wave:
         self._now = now
         self.seqs: set[int] = set()
         self.jobs: list[tuple[Any, ...]] = []
-        self.lines: list[tuple[int, Sequence[Line]]] = []
+        self.lines: list[tuple[Any, ...]] = []
         self.checkpoints: list[tuple[Any, ...]] = []
         self.results: list[tuple[int, str]] = []
         self.ends: list[tuple[Any, ...]] = []
@@ -312,7 +317,7 @@ class _Wave:
         self.seqs.add(seq)
         place = (standing.rank, standing.place, standing.wake_at)
         self.jobs.append((seq, *mutable_values(job), *place, *failure_of(job)))
-        self.lines.append((seq, change.lines))
+        self.lines += [(seq, *line_values(line)) for line in change.lines]
         if change.checkpoints:
             self.checkpoints += [checkpoint_values(seq, checkpoint) for checkpoint in change.checkpoints]
         if change.drops_errors:
@@ -323,6 +328,13 @@ class _Wave:
             self.results.append((seq, change.result))
         if job.state is not change.before_state:
             self._note_move(seq, change)
+
+    def add_claim(self, seq: int, job: Job, line: tuple[Any, ...], place: _Place) -> None:
+        """As `add`, for a job that was just claimed."""
+        self.jobs.append((seq, *mutable_values(job), place[0], place[1], None, None, None))
+        self.lines.append((seq, *line))
+        self.counts.append((job.owner, State.QUEUED, -1))
+        self.counts.append((job.owner, State.RUNNING, 1))
 
     def _note_move(self, seq: int, change: Change) -> None:
         job = change.job
@@ -335,8 +347,8 @@ class _Wave:
             self.ends.append((ended, seq, job.version, job.owner, job.state, ended - started))
 
 
-def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
-    """The change that a claim makes: what `postroom.lifecycle.claim` gives; a test holds them equal."""
+def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> tuple[Job, tuple[Any, ...]]:
+    """A job as its claim leaves it, and its line: those of `postroom.lifecycle.claim`, as a test holds."""
     spans = [span for span in (job.timeout_seconds, job.stall_timeout_seconds) if span is not None]
     at = max(now, job.updated_at)
     after = evolve(
@@ -356,16 +368,6 @@ def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> Change:
         reason=None,
         updated_at=at,
     )
-    line = Line(
-        job.lines,
-        at,
-        Event.CLAIMED,
-        job.state,
-        State.RUNNING,
-        after.epoch,
-        after.attempts,
-        after.life,
-        worker,
-        data={"started_at": now} if now < at else {},
-    )
-    return Change(after, job.version, job.state, (line,))
+    states = ("claimed", "queued", "running")
+    data = data_text({"started_at": now} if now < at else {})
+    return after, (job.lines, at, *states, after.epoch, after.attempts, after.life, worker, None, data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -62,7 +62,12 @@ def failure_of(job: Job) -> tuple[str | None, str | None]:
 
 def line_values(line: Line) -> tuple[Any, ...]:
     """A line of the journal from ``n`` on."""
-    return (*_line_head(line), _encode(line.data) if line.data else "{}")
+    return (*_line_head(line), data_text(line.data))
+
+
+def data_text(data: Mapping[str, Any]) -> str:
+    """What a line of the journal tells, as it is stored."""
+    return _encode(data) if data else "{}"
 
 
 def first_line_text(lines: Sequence[Line]) -> str:

@@ -1,7 +1,7 @@
 -- A view of each connection's own: a job as one JSON array, its fields in the order of postroom.model.JOB_FIELDS.
 -- Queries gather such rows into one text, because a thread may lose the interpreter lock at every row that it fetches.
 CREATE TEMP VIEW job_rows AS
-SELECT *, json_array(
+SELECT seq, job_id, rank, place, json_array(
         job_id, owner, kind, sender, topic, priority, queue, state, version, epoch, life, lines, attempts,
         max_attempts, crashes, crashes_in_row, interruptions, holds, done, total, failed_items, has_items,
         worker, lease_expires_at, lease_seconds, beat_seq, settled, cancel_requested, reason, created_at,
