@@ -168,7 +168,7 @@ CURSOR = Param(
     "cursor",
     cursor_text,
     "`next_cursor` of the part before.",
-    {"type": "string", "minLength": 1, "maxLength": 1000},
+    {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": "^[ -~]+$"},
 )
 STATE = Param(
     "state",

@@ -30,8 +30,17 @@ class Asked(BaseModel):
 # ---- jobs: requests
 
 
+_NULL = {"type": "null"}
+_CONTENT_OR_ITEMS: list[JsonValue] = [
+    {"required": ["content"], "properties": {"content": {"not": _NULL}, "items": _NULL, "item_keys": _NULL}},
+    {"required": ["items"], "properties": {"content": _NULL, "items": {"type": "array"}}},
+]
+
+
 class Submission(Asked):
     """A job: `content` or `items`, never both; all else has a default."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"oneOf": _CONTENT_OR_ITEMS})
 
     kind: Label = Field("assistant", description="Picks the handler.")
     content: Any = Field(None, description="Any JSON value but null.")
@@ -81,8 +90,20 @@ class EmptyBody(Asked):
     """Nothing; may be left out altogether."""
 
 
+_GROUP = ("kind", "code", "message", "since")
+_IDS_OR_GROUP: list[JsonValue] = [
+    {"required": ["job_ids"], "properties": {"job_ids": {"type": "array"}, **dict.fromkeys(_GROUP, _NULL)}},
+    {
+        "properties": {"job_ids": _NULL},
+        "anyOf": [{"required": [name], "properties": {name: {"not": _NULL}}} for name in _GROUP],
+    },
+]
+
+
 class ReplayBody(Asked):
     """Either `job_ids`, or the group: `kind`, `code`, `message` (as the group shows it), `since`."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"oneOf": _IDS_OR_GROUP})
 
     job_ids: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
     kind: Label | None = None
