@@ -16,7 +16,9 @@ from postroom.assistant import Models, fetch, handler
 class BareRun:
     """What a shipped handler may use of a run, and nothing else; remembers what it was told."""
 
-    def __init__(self, topic: str = "default", sender: str = "unknown", params: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, topic: str = "default", sender: str = "unknown", params: Mapping[str, Any] | None = None
+    ) -> None:
         self.topic = topic
         self.sender = sender
         self.params = params or {}
@@ -61,7 +63,9 @@ def models(small_model: Path) -> Iterator[Models]:
 def ask(models: Models) -> Callable[..., Awaitable[Any]]:
     """``await ask(kind, item, topic=..., **params)``: one item through a shipped handler."""
 
-    async def ask(kind: str, item: Any, *, topic: str = "default", sender: str = "unknown", **params: Any) -> Any:
+    async def ask(
+        kind: str, item: Any, *, topic: str = "default", sender: str = "unknown", **params: Any
+    ) -> Any:
         return await handler(kind, models)(item, BareRun(topic, sender, params))
 
     return ask

@@ -93,7 +93,9 @@ def event(**fields: Any) -> bytes:
 
 def word(text: str | None, finish: str | None = None, **delta: Any) -> bytes:
     content = {"content": text} if text is not None else {}
-    return event(model="big-1", choices=[{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}])
+    return event(
+        model="big-1", choices=[{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}]
+    )
 
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -138,7 +140,7 @@ def status(code: int, body: Any = None, **headers: str) -> Behaviour:
 
 
 def sends(*pieces: bytes, then: str = "close") -> Behaviour:
-    """These bytes, then the end (``close``), silence (``hang``), a reset (``reset``) or comments for ever (``ping``)."""
+    """These bytes, then the end, silence (``hang``), a reset or comments for ever (``ping``)."""
 
     async def behave(request: Request, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:

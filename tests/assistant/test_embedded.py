@@ -19,7 +19,12 @@ from postroom.errors import PermanentError, RetryLater
 
 async def test_texts_of_one_meaning_are_alike_in_any_language(models):
     english, german, chinese, other = await models.encoder().encode(
-        ["How do I reset my password?", "Wie setze ich mein Passwort zurück?", "如何重置密码", "The soup needs more salt."]
+        [
+            "How do I reset my password?",
+            "Wie setze ich mein Passwort zurück?",
+            "如何重置密码",
+            "The soup needs more salt.",
+        ]
     )
     assert dot(english, german) > dot(english, other)
     assert dot(english, chinese) > dot(english, other)
@@ -33,7 +38,9 @@ async def test_many_texts_come_back_in_order(models):
     assert dot(together[33], alone[0]) > 0.999
 
 
-@pytest.mark.parametrize("text", ["", " ", "\ud7ff\uffff", "🙂" * 5000, "word " * 100_000, "字" * 50_000, 'say "\\n"\n'])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\ud7ff\uffff", "🙂" * 5000, "word " * 100_000, "字" * 50_000, 'say "\\n"\n']
+)
 async def test_any_text_can_be_encoded_at_a_bounded_cost(models, text):
     (vector,) = await models.encoder().encode([text])
     assert len(vector) == 384
@@ -104,7 +111,7 @@ async def test_without_its_file_the_chat_model_is_a_hold_that_says_what_to_do(tm
     from postroom.assistant import ModelOptions
 
     models = Models(ModelOptions(model_dir=str(tmp_path)))
-    with pytest.raises(RetryLater, match="postroom models get.*POSTROOM_MODEL_URL"):
+    with pytest.raises(RetryLater, match=r"postroom models get.*POSTROOM_MODEL_URL"):
         models.completer()
 
 

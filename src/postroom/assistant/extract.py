@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroom.assistant import params
-from postroom.assistant.grounding import MAX_UNITS, held_to, merged, not_in_text, units
+from postroom.assistant.grounding import MAX_UNITS, held_to, merged, not_in_text, recognised, units
 from postroom.assistant.models import Answer, Models, Run
 from postroom.assistant.quoting import dot
 from postroom.assistant.text import chunks, plain, sentences, text_of
-from postroom.assistant.toolbox import MATERIAL, Toolbox, material
+from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material
 from postroom.errors import PermanentError
 
 PART_CHARS = 24_000
@@ -55,7 +55,7 @@ async def by_schema(
 ) -> dict[str, Any]:
     """The values; see `_parts` for what is read of a long text."""
     tools.models.completer()  # a missing model is a hold before anything else is spent
-    parts = await _parts(tools, plain(text), schema)
+    parts = await _parts(tools, await aside(plain, text), schema)
     value: Any = None
     model = ""
     for number, part in enumerate(parts):
@@ -141,7 +141,7 @@ async def _parts(tools: Toolbox, text: str, schema: Mapping[str, Any]) -> list[s
     """A configured model reads the text in parts; the small one only the sentences that are nearest to each field."""
     if tools.models.real is None:
         return [await _nearest_sentences(tools, text, schema)]
-    parts = chunks(text, PART_CHARS) or [text]
+    parts = await aside(lambda whole: chunks(whole, PART_CHARS), text) or [text]
     if len(parts) > MAX_PARTS:
         parts = [parts[i * len(parts) // MAX_PARTS] for i in range(MAX_PARTS)]
     return parts
@@ -150,7 +150,7 @@ async def _parts(tools: Toolbox, text: str, schema: Mapping[str, Any]) -> list[s
 async def _nearest_sentences(tools: Toolbox, text: str, schema: Mapping[str, Any]) -> str:
     if len(units(text)) <= MAX_UNITS or not tools.models.can_encode:
         return text
-    found = sentences(text)[:MAX_SENTENCES]
+    found = await aside(lambda whole: _worth_reading(sentences(whole), schema), text)
     vectors = await tools.encode(found, role="passage")
     rankings = []
     for field in await tools.encode_known([f"the {name}" for name in _fields(schema)]):
@@ -163,6 +163,16 @@ async def _nearest_sentences(tools: Toolbox, text: str, schema: Mapping[str, Any
             chosen.append(i)
             left -= size
     return "\n".join(found[i] for i in sorted(chosen)) or text[:300]
+
+
+def _worth_reading(found: list[str], schema: Mapping[str, Any]) -> list[str]:
+    """At most MAX_SENTENCES, in order: those with a value that looks like one of the fields, then the first ones."""
+    if len(found) <= MAX_SENTENCES:
+        return found
+    names = [str(name) for name in schema.get("properties") or ()]
+    telling = [i for i, sentence in enumerate(found) if any(recognised(name, sentence) for name in names)]
+    chosen = list(dict.fromkeys([*telling, *range(len(found))]))[:MAX_SENTENCES]
+    return [found[i] for i in sorted(chosen)]
 
 
 def _fields(schema: Mapping[str, Any]) -> list[str]:

@@ -35,13 +35,16 @@ def units(text: str) -> list[tuple[int, int]]:
 def held_to(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
     """The schema with every free text narrowed to a run of words of this text (or none), every number to one in it.
 
-    A small model that cannot write anything else can neither invent nor lose the thread. Texts with rules of their own
-    (a format, a pattern, a choice) are left to those.
+    A small model that cannot write anything else can neither invent nor lose the thread. Where a field's name says what
+    it holds (a date, a phone number, a sum) and the text has such values, it can only choose among those. Texts with
+    rules of their own (a format, a pattern, a choice) are left to those.
     """
     quote = {"type": "string", "pattern": _runs_of_words(text)}
     written = _AMOUNT.findall(text) or _NUMBER.findall(text)
     numbers = sorted({reading for token in written for reading in readings(token)})
-    narrowed: dict[str, Any] = _narrowed(schema, [int(n) if n.is_integer() else n for n in numbers][:100])
+    narrowed: dict[str, Any] = _narrowed(
+        schema, text, [int(n) if n.is_integer() else n for n in numbers][:100]
+    )
     narrowed["$defs"] = {**narrowed.get("$defs", {}), _QUOTE: quote}
     return narrowed
 
@@ -50,25 +53,28 @@ _QUOTE = "words_of_the_text"
 _OWN_RULES = frozenset({"enum", "const", "pattern", "format", "$ref", "maxLength", "minLength"})
 
 
-def _narrowed(schema: Any, numbers: Sequence[float]) -> Any:
+def _narrowed(schema: Any, text: str, numbers: Sequence[float], name: str = "") -> Any:
     if isinstance(schema, list):
-        return [_narrowed(entry, numbers) for entry in schema]
+        return [_narrowed(entry, text, numbers, name) for entry in schema]
     if not isinstance(schema, Mapping):
         return schema
     types = schema.get("type")
     names = [types] if isinstance(types, str) else list(types or ())
     if not _OWN_RULES & set(schema):
         if "string" in names and set(names) <= {"string", "null"}:
-            return _or_null({"$ref": f"#/$defs/{_QUOTE}"}, names)
+            known = recognised(name, text)
+            return _or_null({"enum": known} if known else {"$ref": f"#/$defs/{_QUOTE}"}, names)
         fitting = numbers if "number" in names else [n for n in numbers if isinstance(n, int)]
         if fitting and names and set(names) <= {"number", "integer", "null"}:
             return _or_null({"enum": list(fitting)}, names)
     inner: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
-            inner[key] = {name: _narrowed(entry, numbers) for name, entry in value.items()}
+            inner[key] = {field: _narrowed(entry, text, numbers, field) for field, entry in value.items()}
+        elif key in ("items", "anyOf", "oneOf", "allOf"):
+            inner[key] = _narrowed(value, text, numbers, name)
         else:
-            inner[key] = _narrowed(value, numbers) if key in ("items", "anyOf", "oneOf", "allOf") else value
+            inner[key] = value
     if "array" in names:
         inner.setdefault("maxItems", 20)
     return inner
@@ -94,6 +100,81 @@ def _runs_of_words(text: str) -> str:
 
 def _literal(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
+
+
+# ---------------------------------------------------------------- values that are known by their look
+
+_MONTH_NAMES = (
+    r"(?:jan(?:uary|uar)?|feb(?:ruary|ruar)?|mar(?:ch)?|märz|apr(?:il)?|may|mai|june?|juni|july?|juli|aug(?:ust)?|"
+    r"sept?(?:ember)?|o[ck]t(?:ober)?|nov(?:ember)?|de[cz](?:ember)?)"
+)
+_ORDINAL = r"(?:st|nd|rd|th|\.)"
+_MONEY = r"(?:EUR|USD|GBP|CHF|CNY|RMB|Euro|euros?|dollars?|pounds?|yuan|francs?|Franken|[€$£¥元])"
+_NAME_WORD = r"[A-ZÄÖÜÀ-Þ][\w'’-]*\.?"
+_LOOKS: Sequence[tuple[re.Pattern[str], re.Pattern[str]]] = (
+    (
+        re.compile(r"e-?mail|邮箱|邮件", re.I),
+        re.compile(r"[A-Za-z0-9_.+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"),
+    ),
+    (
+        re.compile(r"\b(url|link|website)\b|网址", re.I),
+        re.compile(r"https?://[^\s，。）)]+|www\.[^\s，。）)]+"),
+    ),
+    (
+        re.compile(r"date|datum|birthday|deadline|日期|生日", re.I),
+        re.compile(
+            rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[./-]\d{{1,2}}[./-]\d{{2,4}}|"
+            rf"(?:\d{{4}}年)?\d{{1,2}}月\d{{1,2}}日|"
+            rf"\d{{1,2}}{_ORDINAL}?(?: of)? {_MONTH_NAMES}\b\.?(?:,? \d{{4}})?|"
+            rf"{_MONTH_NAMES}\.? \d{{1,2}}{_ORDINAL}?(?:,? \d{{4}})?",
+            re.I,
+        ),
+    ),
+    (
+        re.compile(r"\btime\b|uhrzeit|时间", re.I),
+        re.compile(r"\d{1,2}[:：]\d{2}(?: ?[ap]\.?m)?|\d{1,2} ?(?:[ap]m|Uhr|点)", re.I),
+    ),
+    (
+        re.compile(r"phone|telefon|mobile|handy|电话|手机", re.I),
+        re.compile(r"(?<![A-Za-z0-9.,-])\+?\d(?:[\d ()/-]{4,}\d)(?![A-Za-z0-9-])"),
+    ),
+    (
+        re.compile(r"amount|total|price|cost|sum\b|betrag|summe|preis|kosten|金额|价格|总额", re.I),
+        re.compile(rf"{_MONEY} ?\d[\d.,]*\d|\d[\d.,]*\d? ?{_MONEY}\b|\d[\d.,]*\d?元"),
+    ),
+    (
+        re.compile(r"number|\bnr\b|nummer|\bid\b|\bcode\b|reference|号", re.I),
+        re.compile(r"(?<![A-Za-z0-9@.-])[A-Za-z]{0,5}[-/]?\d[A-Za-z0-9/-]*(?![A-Za-z0-9@])"),
+    ),
+    (
+        re.compile(r"\b(first |last |full )?name\b|person|customer|company|firma|kunde", re.I),
+        re.compile(rf"{_NAME_WORD}(?: (?:(?:von|van|de|der|da|del|di|&|and|und) )?{_NAME_WORD}){{0,3}}"),
+    ),
+)
+
+
+def recognised(name: str, text: str) -> list[str]:
+    """The values in the text that look like what a field of this name holds; none where the name says nothing."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
+    for named, look in _LOOKS:
+        if named.search(words):
+            found = [match.group().strip(" ,;") for match in look.finditer(text)]
+            values = list(dict.fromkeys(part for value in found for part in _also_parts(value)))[:40]
+            return [value for value in values if _is_telling(value)] or values
+    return []
+
+
+def _is_telling(value: str) -> bool:
+    """Names of two words and numbers of three digits go before a lone capital and a lone 7."""
+    return " " in value or sum(character.isdigit() for character in value) > 2 or ":" in value or "@" in value
+
+
+def _also_parts(value: str) -> list[str]:
+    """A run of capitalised words may be a name with a word before it: its later parts are offered as well."""
+    if not re.match(_NAME_WORD, value) or any(character.isdigit() for character in value):
+        return [value]
+    words = value.rstrip(".").split(" ")
+    return [" ".join(words[start:]) for start in range(len(words))]
 
 
 # ---------------------------------------------------------------- afterwards

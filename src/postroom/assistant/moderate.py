@@ -17,8 +17,8 @@ from postroom.assistant import params
 from postroom.assistant.classify import MAX_PROMPT_CHARS
 from postroom.assistant.models import Models, Run
 from postroom.assistant.quoting import dot
-from postroom.assistant.text import chunks, is_cjk, shorten, text_of
-from postroom.assistant.toolbox import MATERIAL, Toolbox, material
+from postroom.assistant.text import is_cjk, plain, sentences, shorten, text_of
+from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material
 from postroom.errors import PermanentError
 
 LABELS: dict[str, tuple[str, ...]] = {
@@ -51,11 +51,12 @@ ORDINARY = (
 BORDER = 0.032
 """How much more alike a text must be to a label than to ordinary messages, for a score of one half."""
 SHARPNESS = 60.0
-MAX_PARTS = 8
+MAX_SENTENCES = 60
+"""Of a longer text as many are read, spread evenly over it; the answer says so."""
 
 
 async def moderate(item: Any, run: Run, models: Models) -> dict[str, Any]:
-    """``{"flagged", "labels", "scores", "words", "model", "method"}``.
+    """``{"flagged", "labels", "scores", "words", "model", "method", "note"}``.
 
     Params: ``labels`` (names of the shipped ones, or an object name -> description; all shipped ones by default),
     ``threshold`` (0.5) and ``thresholds`` (by label), ``words`` (an object label -> list of words or phrases that flag
@@ -63,47 +64,47 @@ async def moderate(item: Any, run: Run, models: Models) -> dict[str, Any]:
     """
     asked = params.read("moderate", run.params, PARAMS)
     labels: dict[str, tuple[str, ...]] = asked.get("labels", LABELS)
-    for option in ("thresholds",):
-        unknown = [name for name in asked.get(option, ()) if name not in labels]
-        if unknown:
-            raise params.invalid(
-                f"param `{option}` of moderate has `{unknown[0]}`, which is not among the labels: {', '.join(labels)}"
-            )
+    unknown = [name for name in asked.get("thresholds", ()) if name not in labels]
+    if unknown:
+        known = ", ".join(labels)
+        raise params.invalid(
+            f"param `thresholds` of moderate has `{unknown[0]}`, which is not among the labels: {known}"
+        )
     text = text_of(item)
     tools = Toolbox(models, run)
-    method = asked.get("method") or (
-        "model" if models.real is not None or not models.can_encode else "similarity"
+    method = asked.get("method") or ("model" if models.real is not None else "similarity")
+    words = _words_in(text, asked.get("words", {}))
+    answer: dict[str, Any] = {"scores": None, "words": words, "model": None, "method": method, "note": None}
+    flagged: list[str] = []
+    if method == "model":
+        flagged, answer["model"] = await _by_model(tools, text, labels)
+    elif method == "similarity":
+        scores, answer["note"] = await _by_similarity(tools, text, labels)
+        limits = {
+            label: asked.get("thresholds", {}).get(label, asked.get("threshold", 0.5)) for label in labels
+        }
+        flagged = [label for label, score in scores.items() if score >= limits[label]]
+        answer |= {"scores": scores, "model": models.encoder().name}
+    flagged += [label for label in words if label not in flagged]
+    return {"flagged": bool(flagged), "labels": flagged, **answer}
+
+
+async def _by_similarity(
+    tools: Toolbox, text: str, labels: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, float], str | None]:
+    """A score per label from 0 to 1, and a note; each sentence is weighed and the worst one counts."""
+    found = await aside(lambda whole: sentences(plain(whole)), text) or [text]
+    read = (
+        [found[i * len(found) // MAX_SENTENCES] for i in range(MAX_SENTENCES)]
+        if len(found) > MAX_SENTENCES
+        else found
     )
-    found = _words_in(text, asked.get("words", {}))
-    model: str | None = None
-    scores: dict[str, float] | None = None
-    if method == "similarity":
-        scores, model = await _by_similarity(tools, text, labels), models.encoder().name
-        flagged = [
-            label
-            for label, score in scores.items()
-            if score >= asked.get("thresholds", {}).get(label, asked.get("threshold", 0.5))
-        ]
-    elif method == "model":
-        flagged, model = await _by_model(tools, text, labels)
-    else:
-        flagged = []
-    flagged += [label for label in found if label not in flagged]
-    return {
-        "flagged": bool(flagged),
-        "labels": flagged,
-        "scores": scores,
-        "words": found,
-        "model": model,
-        "method": method,
-    }
-
-
-async def _by_similarity(tools: Toolbox, text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """A score per label from 0 to 1; of a long text each part is weighed and the worst one counts."""
-    parts = chunks(text, 160 if is_cjk(text) else 400) or [text]
-    step = max(1, math.ceil(len(parts) / MAX_PARTS))
-    inputs = await tools.encode(parts[::step])
+    note = (
+        f"the text is long: {len(read)} of its {len(found)} sentences were read"
+        if len(read) < len(found)
+        else None
+    )
+    inputs = await tools.encode(read)
     ordinary = await tools.encode_known(ORDINARY)
     usual = [sum(sorted((dot(part, one) for one in ordinary), reverse=True)[:2]) / 2 for part in inputs]
     scores = {}
@@ -113,7 +114,7 @@ async def _by_similarity(tools: Toolbox, text: str, labels: Mapping[str, Sequenc
             max(dot(part, m) for m in meanings) - base for part, base in zip(inputs, usual, strict=True)
         )
         scores[label] = round(1.0 / (1.0 + math.exp(-SHARPNESS * (above - BORDER))), 4)
-    return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
+    return dict(sorted(scores.items(), key=lambda entry: -entry[1])), note
 
 
 async def _by_model(tools: Toolbox, text: str, labels: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
@@ -123,6 +124,7 @@ async def _by_model(tools: Toolbox, text: str, labels: Mapping[str, Sequence[str
         "required": list(labels),
         "additionalProperties": False,
     }
+    tools.require_real("moderate", "model")
     rules = f"Say for each label whether it applies to the text. {MATERIAL}\nLabels:\n"
     rules += "\n".join(f"- {label}: {statements[-1]}" for label, statements in labels.items())
     answer = await tools.ask(

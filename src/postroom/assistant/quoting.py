@@ -7,6 +7,7 @@ best sentences by their words alone (map), and only those are weighed by meaning
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from operator import mul
 
 from postroom.assistant.models import Vector
 from postroom.assistant.text import is_cjk, plain, sentences, shorten
-from postroom.assistant.toolbox import Toolbox
+from postroom.assistant.toolbox import Toolbox, aside
 
 MAX_WEIGHED = 160
 """Sentences that are encoded per text, about two to four seconds on two cores."""
@@ -59,8 +60,8 @@ async def quote(
         max_chars: bound over all of them; one that would pass it is left out, a single one is shortened.
         focus: prefer what is about this.
     """
-    found = sentences(plain(text))
-    chosen = candidates(found)
+    found = await aside(lambda whole: sentences(plain(whole)), text)
+    chosen = candidates(found) if len(found) < 1000 else await asyncio.to_thread(candidates, found)
     if len(chosen) <= count:
         return Quotes(_within([found[i] for i in chosen], max_chars), len(found), len(found))
     vectors = await tools.encode([found[i] for i in chosen])

@@ -15,7 +15,7 @@ from postroom.assistant.models import HOW_TO_CONFIGURE, Models, Run
 from postroom.assistant.quoting import quote
 from postroom.assistant.summarize import LANGUAGES, PART_CHARS
 from postroom.assistant.text import language_of, plain, shorten, text_of
-from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, material
+from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, aside, material
 
 TEMPLATES = {
     "en": (
@@ -74,8 +74,7 @@ async def templated(tools: Toolbox, text: str, asked: Mapping[str, Any]) -> Told
 
 
 async def _written(tools: Toolbox, text: str, asked: Mapping[str, Any]) -> Told:
-    if tools.models.real is None:
-        raise params.invalid(f"param `method` of reply: `write` needs a configured model: {HOW_TO_CONFIGURE}")
+    tools.require_real("reply", "write")
     language = asked.get("language")
     rules = [
         f"Draft a reply to the message, in {LANGUAGES.get(language or '', language or 'the language of the message')}.",
@@ -92,7 +91,7 @@ async def _written(tools: Toolbox, text: str, asked: Mapping[str, Any]) -> Told:
         rules.append(f"Sign as: {asked['signature']}")
     if tools.topic:
         rules.append(f"Topic: {tools.topic}.")
-    message = shorten(plain(text), PART_CHARS * 2)
+    message = shorten(await aside(plain, text), PART_CHARS * 2)
     answer = await tools.ask(
         "reply",
         [{"role": "system", "content": " ".join(rules)}, {"role": "user", "content": material(message)}],

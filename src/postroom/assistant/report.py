@@ -258,8 +258,7 @@ def _markdown(counted: Mapping[str, Any], asked: Mapping[str, Any], quotes: Sequ
 
 async def _introduced(tools: Toolbox, counted: str, note: str | None) -> tuple[str, str, str | None]:
     """The counted page with a written paragraph on top, if every number in that paragraph was counted."""
-    if tools.models.real is None:
-        raise params.invalid("param `method` of report: `write` needs a configured model")
+    tools.require_real("report", "write")
     rules = f"Write a short paragraph: what in this report matters to a busy reader. Use only its figures. {MATERIAL}"
     answer = await tools.ask(
         "report",

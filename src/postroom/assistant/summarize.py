@@ -15,7 +15,7 @@ from postroom.assistant import params
 from postroom.assistant.models import Models, Run
 from postroom.assistant.quoting import quote
 from postroom.assistant.text import chunks, language_of, plain, shorten, text_of
-from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, material
+from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, aside, material
 
 PART_CHARS = 12_000
 """Of a text for a configured model: about 3,000 tokens of English, 9,000 of Chinese."""
@@ -40,7 +40,7 @@ async def summarize(item: Any, run: Run, models: Models) -> str | dict[str, Any]
     asked = params.read("summarize", run.params, PARAMS)
     text = text_of(item)
     tools = Toolbox(models, run)
-    method = asked.get("method") or ("write" if models.real is not None or not models.can_encode else "quote")
+    method = asked.get("method") or ("write" if models.real is not None else "quote")
     if method == "quote":
         told = await quoted(
             tools,
@@ -52,7 +52,7 @@ async def summarize(item: Any, run: Run, models: Models) -> str | dict[str, Any]
                 told.text, told.method, told.model, "quotes stay in the language of the text", told.value
             )
     else:
-        told = await _written(tools, plain(text), asked)
+        told = await _written(tools, await aside(plain, text), asked)
     return told.shaped(asked.get("format", "text"))
 
 
@@ -71,11 +71,8 @@ async def quoted(
 
 
 async def _written(tools: Toolbox, text: str, asked: dict[str, Any]) -> Told:
-    if tools.models.real is None:
-        raise params.invalid(
-            "param `method` of summarize: `write` needs a configured model; the embedded one invents"
-        )
-    parts = chunks(text, PART_CHARS) or [text]
+    tools.require_real("summarize", "write")
+    parts = await aside(lambda whole: chunks(whole, PART_CHARS), text) or [text]
     note = None
     if len(parts) > MAX_PARTS:
         note = f"the text is long: {MAX_PARTS} of its {len(parts)} parts were read, spread evenly over it"

@@ -90,8 +90,10 @@ def language_of(text: str) -> str:
 
 
 def is_cjk(text: str) -> bool:
-    """True where the text is written without spaces between words."""
-    return language_of(text) in ("zh", "ja")
+    """True where at least a fifth of the letters are Chinese or Japanese: such text has no spaces between words."""
+    sample = text[:1000]
+    signs = len(_HAN.findall(sample)) + len(_KANA.findall(sample))
+    return signs > 0 and signs > 0.2 * sum(1 for c in sample if c.isalpha())
 
 
 # ---------------------------------------------------------------- mails, Markdown, HTML -> plain text
@@ -122,17 +124,17 @@ _GREETING = re.compile(
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"^\s*(```|~~~)")
-_MARKS = (
-    (re.compile(r"!\[[^\]]*\]\([^)]*\)"), ""),
-    (re.compile(r"\[([^\]]+)\]\([^)\s]*\)"), r"\1"),
-    (re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1"), r"\2"),
-    (re.compile(r"(?<!\w)[*_](?=\S)([^*_\n]+?)(?<=\S)[*_](?!\w)"), r"\1"),
-    (re.compile(r"`([^`\n]+)`"), r"\1"),
+_MARKS = (  # every repetition is bounded: a hostile line must cost no more than its length
+    (re.compile(r"!\[[^\]\n]{0,200}\]\([^)\n]{0,500}\)"), ""),
+    (re.compile(r"\[([^\[\]\n]{1,200})\]\([^()\s]{0,500}\)"), r"\1"),
+    (re.compile(r"(\*\*|__)(?=[^\s*_])([^*_\n]{1,300})(?<=\S)\1"), r"\2"),
+    (re.compile(r"(?<!\w)[*_](?=[^\s*_])([^*_\n]{1,300})(?<=\S)[*_](?!\w)"), r"\1"),
+    (re.compile(r"`([^`\n]{1,300})`"), r"\1"),
 )
 _BULLET = re.compile(r"^\s*(?:[-*+•·]|\d{1,3}[.)、])\s+")
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s+")
 _RULE = re.compile(r"^\s*([-*_=]\s*){3,}$")
-_LOOKS_LIKE_HTML = re.compile(r"<(html|body|p|div|br|table|span|h[1-6]|ul|li)\b[^>]*>", re.IGNORECASE)
+_LOOKS_LIKE_HTML = re.compile(r"<(html|body|p|div|br|table|span|h[1-6]|ul|li)\b[^<>]{0,500}>", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
@@ -142,6 +144,7 @@ def plain(text: str) -> str:
     """
     source = _from_html(text) if _LOOKS_LIKE_HTML.search(text) else text
     source = source.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
+    source = re.sub(r"\n{3,}", "\n\n", source)
     kept = _without_signature(_without_mail_parts(source.split("\n")))
     result = "\n".join(_lines_without_markup(kept))
     result = re.sub(r"\n{3,}", "\n\n", result).strip()
@@ -250,8 +253,8 @@ _MONTH_AFTER = re.compile(
     r"\s*(januar|februar|märz|april|mai|juni|juli|august|september|oktober|november|dezember|quartal|jahrhundert|stock|klasse)\b",
     re.IGNORECASE,
 )
-_END_LATIN = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)")
-_END_CJK = re.compile(r"[。！？；…]+[”’」』）》]*|[!?]+(?=[\u3400-\u9fff])")
+_END_LATIN = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]]*(?=\s)")
+_END_CJK = re.compile(r"[。！？；…]+[”’」』）》]*|(?<![!?])[!?]+(?=[\u3400-\u9fff])")
 
 
 def sentences(text: str) -> list[str]:
@@ -284,7 +287,7 @@ def _blocks(text: str) -> Iterator[str]:
 def _was_wrapped(current: str, following: str) -> bool:
     last_line_is_long = len(current) >= (20 if is_cjk(current) else 48)
     ended = current[-1] in '.!?…。！？；:："”'
-    return following[:1].islower() or (last_line_is_long and not ended)
+    return (following[:1].islower() and len(current) >= 30) or (last_line_is_long and not ended)
 
 
 def _split_block(block: str) -> Iterator[str]:
@@ -299,24 +302,21 @@ def _split_block(block: str) -> Iterator[str]:
 
 def _latin_ends(block: str) -> Iterator[int]:
     for match in _END_LATIN.finditer(block):
-        if (
-            match.group().startswith(".")
-            and len(match.group().rstrip("\"'”’»)]")) == 1
-            and _is_no_full_stop(block, match)
-        ):
+        dots = match.group().rstrip("\"'”’»)]")
+        goes_on = block[match.end() : match.end() + 10].lstrip()[:1].islower()
+        if dots in ("...", "…") and goes_on:
+            continue
+        if dots == "." and (goes_on or _is_abbreviation(block, match)):
             continue
         yield match.end()
 
 
-def _is_no_full_stop(block: str, match: re.Match[str]) -> bool:
+def _is_abbreviation(block: str, match: re.Match[str]) -> bool:
     before = block[max(0, match.start() - 24) : match.start()].split()
     word = before[-1].lstrip("(\"'„“«[").casefold() if before else ""
-    after = block[match.end() :]
     if word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha()):
         return True
-    if word.isdigit() and len(word) <= 2 and _MONTH_AFTER.match(after):
-        return True
-    return after.lstrip()[:1].islower()
+    return word.isdigit() and len(word) <= 2 and _MONTH_AFTER.match(block, match.end()) is not None
 
 
 def _cut(sentence: str) -> Iterator[str]:

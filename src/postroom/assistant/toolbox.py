@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from postroom.assistant.models import Answer, Message, Models, Role, Run, Usage, Vector
+from postroom.assistant.models import HOW_TO_CONFIGURE, Answer, Message, Models, Role, Run, Usage, Vector
+from postroom.assistant.params import invalid
 
 MAX_KNOWN = 500
+
+LONG_CHARS = 50_000
+
+Read = TypeVar("Read")
+
+
+async def aside(function: Callable[[str], Read], text: str) -> Read:
+    """What a pure function says of a text: of a long one in a thread, since the event loop has others to serve."""
+    return function(text) if len(text) <= LONG_CHARS else await asyncio.to_thread(function, text)
 
 
 class Toolbox:
@@ -23,6 +34,17 @@ class Toolbox:
     def topic(self) -> str:
         """The job's topic, empty where the caller named none."""
         return "" if self.run.topic in ("", "default") else self.run.topic
+
+    def require_real(self, kind: str, method: str) -> None:
+        """Refuses a method that the embedded models are not good enough for.
+
+        Raises:
+            PermanentError: no endpoint is configured (``invalid_params``).
+        """
+        if self.models.real is None:
+            raise invalid(
+                f"param `method` of {kind}: `{method}` needs a configured model: {HOW_TO_CONFIGURE}"
+            )
 
     async def encode(self, texts: Sequence[str], *, role: Role = "query") -> list[Vector]:
         """Vectors from the sentence encoder."""
