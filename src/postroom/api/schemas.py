@@ -30,7 +30,7 @@ class Asked(BaseModel):
 # ---- jobs: requests
 
 
-_NULL = {"type": "null"}
+_NULL: JsonValue = {"type": "null"}
 _CONTENT_OR_ITEMS: list[JsonValue] = [
     {"required": ["content"], "properties": {"content": {"not": _NULL}, "items": _NULL, "item_keys": _NULL}},
     {"required": ["items"], "properties": {"content": _NULL, "items": {"type": "array"}}},
