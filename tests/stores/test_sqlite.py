@@ -530,6 +530,20 @@ def second_is_not_next(turnstile: Turnstile) -> bool:
     return True
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_that_was_taken_away_is_not_written_any_more(store, path, how):
+    """SQLite would go on in the file that has no name any more, and all of it would be lost."""
+    await store.submit([submission()])
+    path.rename(path.with_name("away.db"))
+    if how == "replaced":
+        path.write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="moved, removed or replaced"):
+        await store.submit([submission()])
+    path.with_name("away.db").rename(path)
+    await store.submit([submission()])
+    assert (await store.count()).states["queued"] == 2
+
+
 async def test_a_full_disk_is_told_and_leaves_nothing_half_written(store):
     await store.submit([submission()])
     connection = writer_of(store)._book.connection
@@ -894,6 +908,7 @@ def test_only_the_very_lock_that_was_taken_proves_anything(tmp_path):
     lock.touch()
     assert not theirs.is_gone("w1", identity)  # another file
     again = ours.hold("w1")
+    assert again is not None
     assert again != identity
     assert not theirs.is_gone("w1", again)
     assert not theirs.is_gone("w1", "another machine:" + again.partition(":")[2])
@@ -930,6 +945,18 @@ async def test_a_worker_whose_store_was_closed_under_it_is_not_gone(path):
     await store.close()
     assert (await other.expired()).found == ()
     parts.presence.release("w1")
+    await other.close()
+
+
+async def test_a_worker_without_a_lock_to_prove_it_is_never_taken_for_dead(store, path):
+    shutil.rmtree(path.with_name("inbox.db-live"))
+    await store.submit([submission()])
+    await store.attend(worker_info("w1"))
+    assert len((await store.claim(ClaimRequest("w1", ("note",)))).leases) == 1
+    other = SqliteStore(f"sqlite:///{path}")
+    await other.open()
+    assert (await other.expired()).found == ()
+    assert [info.worker for info in await other.workers()] == ["w1"]
     await other.close()
 
 

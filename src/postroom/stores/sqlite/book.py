@@ -7,6 +7,7 @@ another process has written, which SQLite tells by its data version: one process
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import apsw
 
+from postroom.errors import StoreUnavailable
 from postroom.stores.sqlite.schema import check_schema, schema_of
 from postroom.stores.sqlite.statements import query
 
@@ -33,8 +35,9 @@ class Book:
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self.connection = connection
         self.path = path
+        self._file = _file_at(path)
         self._data_version = -1
-        self._lanes: dict[Lane, int] = {}
+        self._lanes: dict[Lane, int] | None = None
         self._turns: dict[Turn, float | None] = {}
         self._clocks: dict[tuple[str, int], float] | None = None
         self._numbers: list[int] | None = None
@@ -48,9 +51,15 @@ class Book:
         """Take SQLite's write lock, and forget what others may have changed since.
 
         Raises:
+            StoreUnavailable: our file is no longer the one at its path: what we write there, nobody would read.
             SchemaOutOfDate: a newer program migrated the file under us.
             apsw.Error: the lock could not be had in time.
         """
+        if _file_at(self.path) != self._file:
+            raise StoreUnavailable(
+                f"{self.path} was moved, removed or replaced while it was open: nothing was written. "
+                "Put it back, or start again"
+            )
         self.connection.set_busy_timeout(max(1, int(busy_seconds * 1000)))
         self.connection.execute("BEGIN IMMEDIATE")
         if self.connection.data_version() != self._data_version:
@@ -80,7 +89,7 @@ class Book:
 
     def _forget(self) -> None:
         self._data_version = -1
-        self._lanes.clear()
+        self._lanes = None
         self._turns.clear()
         self._clocks = None
         self._numbers = None
@@ -140,16 +149,18 @@ class Book:
     def lanes(self, lanes: Iterable[Lane], *, create: bool = False) -> list[int]:
         """The numbers of lanes, those that were never used left out or (``create``) numbered now."""
         lanes = list(lanes)
-        if any(lane not in self._lanes for lane in lanes):
-            self._read_lanes()
-            new = [lane for lane in dict.fromkeys(lanes) if lane not in self._lanes]
-            if new and create:
-                self.write("insert_lanes", new)
-                self._read_lanes()
-        return [self._lanes[lane] for lane in lanes if lane in self._lanes]
+        known = self._known_lanes()
+        new = [lane for lane in dict.fromkeys(lanes) if lane not in known] if create else []
+        if new:
+            self.write("insert_lanes", new)
+            self._lanes = None
+            known = self._known_lanes()
+        return [known[lane] for lane in lanes if lane in known]
 
-    def _read_lanes(self) -> None:
-        self._lanes = {(queue, kind): lane for queue, kind, lane in self.gathered("known_lanes")}
+    def _known_lanes(self) -> dict[Lane, int]:
+        if self._lanes is None:
+            self._lanes = {(queue, kind): lane for queue, kind, lane in self.gathered("known_lanes")}
+        return self._lanes
 
     # ---- places in line
 
@@ -203,6 +214,15 @@ class Book:
         if counts is None:
             counts = self._owners[owner] = [0, 0, 0, 0, 0, None]
         return counts
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """What tells the file at a path from others, None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def listed(text: str | None) -> list[Any]:

@@ -15,6 +15,9 @@ from postroom.stores.sqlite.rows import STATES, worker_from
 ENDS_MOST = 10_000
 """Old ends that one purge removes at most."""
 
+WORKERS_SECONDS = 7 * 86_400.0
+"""How long a worker stays on record that was not seen since and was never proven gone (its machine restarted)."""
+
 PROCESS_GONE = "process gone"
 
 
@@ -80,6 +83,7 @@ def purge(book: Book, now: float, retention: Retention, limit: int) -> int:
         for table in ("jobs", "payloads", "results", "checkpoints", "journal"):
             book.run(f"purge_{table}", seqs)
         book.write("mark_purged", [(job_id, now) for _, job_id, _, _ in rows])
+    book.run("drop_old_workers", now - WORKERS_SECONDS)
     book.run("purge_ends", now - HOUR_SECONDS, ENDS_MOST)
     book.forget_turns()
     return len(rows)

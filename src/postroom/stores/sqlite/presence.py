@@ -28,20 +28,27 @@ class Presence:
         self._folder = folder
         self._held: dict[str, int] = {}
 
-    def hold(self, worker: str) -> str:
-        """Take the worker's lock, or keep it; what identifies it, to be stored beside the worker."""
+    def hold(self, worker: str) -> str | None:
+        """Take the worker's lock, or keep it; what identifies it, to be stored beside the worker.
+
+        None where it cannot be had (its folder was removed, another store of this worker holds it): then nothing is
+        proven about the worker, and its leases decide.
+        """
         path = self._path(worker)
         handle = self._held.get(worker)
         if handle is not None and _same_file(handle, path):
             return _identity(handle)
         if handle is not None:  # somebody removed the file: a lock that nobody can find proves nothing
             os.close(self._held.pop(worker))
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            raise
+            return None
         self._held[worker] = handle
         return _identity(handle)
 

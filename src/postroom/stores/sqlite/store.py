@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from postroom.errors import StoreUnavailable
+from postroom.errors import StoreUnavailable, StoreUnsuitable
 from postroom.model import (
     Change,
     Checkpoint,
@@ -302,7 +302,12 @@ class _Parts:
         self, path: Path, clock: Callable[[], float], standstill: Standstill, options: _Options
     ) -> None:
         folder = path.with_name(path.name + LIVE_SUFFIX)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StoreUnsuitable(
+                f"{folder} cannot be made ({error.strerror}): the store needs it beside its file"
+            ) from error
         connection = connect(path, writes=True)
         with translated(path):
             prepare(connection, writes=True)

@@ -70,7 +70,8 @@ class Request:
 
     @property
     def weight(self) -> int:
-        return len(self.submissions) + len(self.changes) + 1
+        claimed = self.claim.limit if self.claim is not None else 0
+        return len(self.submissions) + len(self.changes) + claimed + 1
 
 
 @dataclass
@@ -205,7 +206,10 @@ class Writer:
             self._queue.put(ended)
             self._queue.put(None)
             assert ended.future is not None
-            await ended.future
+            try:
+                await ended.future
+            except StoreError:  # the file is not to be had: what was accepted was told so
+                pass
             self._thread.join()
 
     # ---- in the thread
