@@ -132,13 +132,18 @@ class Desk:
         """A decision per intent, committed, in order. Intents for one job are decided one after the other."""
         decisions: list[_Decision | None] = [None] * len(intents)
         jobs = dict(known) if known else {}
+        unread = set(jobs)
         waiting = list(range(len(intents)))
         for _ in range(MAX_ROUNDS):
             now_turn, later = _first_per_job(intents, waiting)
-            facts = await self._read([intents[i] for i in now_turn], jobs, is_trusted)
+            facts = await self._read([intents[i] for i in now_turn], jobs, unread, is_trusted)
             changes: list[tuple[int, Change]] = []
             for index in now_turn:
-                decision = _judge(intents[index], jobs, facts[intents[index].job_id])
+                job_id = intents[index].job_id
+                decision = _judge(intents[index], jobs, facts[job_id])
+                if isinstance(decision, PostroomError) and job_id in unread:
+                    jobs.pop(job_id, None)  # what the caller knew may be old: nothing is refused on hearsay
+                    continue
                 decisions[index] = decision
                 if isinstance(decision, Change):
                     changes.append((index, decision))
@@ -156,7 +161,7 @@ class Desk:
         return [busy if decision is None else decision for decision in decisions]
 
     async def _read(
-        self, intents: Sequence[Intent], jobs: dict[str, Job], is_trusted: bool
+        self, intents: Sequence[Intent], jobs: dict[str, Job], unread: set[str], is_trusted: bool
     ) -> dict[str, Facts]:
         """Read the jobs that are not known and the checkpoints that the intents name; the facts for each job."""
         named = {
@@ -170,6 +175,7 @@ class Desk:
         if missing:
             reading = await self.store.get(missing, checkpoints=named or None)
             now = reading.now
+            unread.difference_update(missing)
             for job_id in missing:
                 jobs.pop(job_id, None)
             jobs.update(reading.jobs)

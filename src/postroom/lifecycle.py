@@ -284,7 +284,7 @@ def heartbeat(job: Job, beat: Beat, facts: Facts) -> Change:
     job = _adopt(job, beat.limits)
     sets = offer.sets()
     done, total = _reported_progress(job, replace(beat, done=None) if is_repeat else beat, offer.done)
-    moved = done > job.done or bool(offer.fresh) or bool(output)
+    moved = done > job.done or bool(offer.fresh) or bool(output) or (beat.moved and not is_repeat)
     if moved:
         sets["progress_at"] = facts.now
     sets |= {"done": done, "total": total, "usage": _add_usage(job.usage, usage)}

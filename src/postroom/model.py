@@ -328,7 +328,8 @@ class Beat:
     """A heartbeat of one run: extends the lease, carries progress and checkpoints, learns of a cancel.
 
     ``seq`` counts the beats of one epoch from 1: a repeat (its answer was lost) adds nothing twice. None = not counted.
-    ``usage`` and ``output`` are what came since the last beat.
+    ``usage`` and ``output`` are what came since the last beat. ``moved`` tells of progress that no count shows (inside
+    an item that takes hours), so that the stall limit knows of it.
     """
 
     job_id: str
@@ -341,6 +342,7 @@ class Beat:
     limits: Limits | None = None
     seq: int | None = None
     lease_seconds: float | None = None
+    moved: bool = False
 
 
 class OutcomeKind(StrEnum):

@@ -117,6 +117,7 @@ class Record:
         "_clearing",
         "_doubt",
         "_dropped",
+        "_has_moved",
         "_is_dirty",
         "_is_ended",
         "_is_flying",
@@ -177,6 +178,7 @@ class Record:
         self._checkpoints: deque[tuple[Checkpoint, asyncio.Future[None]]] = deque()
         self._clearing: deque[asyncio.Future[None]] = deque()
         self._dropped = 0
+        self._has_moved = False
         self._is_dirty = False
         self._is_ended = False
         self._is_flying = False
@@ -223,12 +225,11 @@ class Record:
 
     def progress(self, done: int, total: int | None) -> None:
         """See `Recorder`."""
-        if self.job.has_items:
-            return
         before = self._progress
         self._progress = (done, total)
         if before is None or done > before[0]:
             self.moved_at = monotonic()
+            self._has_moved = True
             self._note()
 
     def emit(self, data: JsonText) -> None:
@@ -270,7 +271,8 @@ class Record:
             return self._doubt
         self._seq += 1
         self._is_dirty = False
-        done, total = self._progress or (None, None)
+        done, total = (None, None) if self.job.has_items else self._progress or (None, None)
+        moved, self._has_moved = self._has_moved, False
         checkpoints: tuple[Checkpoint, ...] = ()
         output: tuple[JsonText, ...] = ()
         usage: Mapping[str, float] | None = None
@@ -281,10 +283,21 @@ class Record:
                 self._waiters = [future for _, future in taken]
                 output = _take(self._output, MAX_OUTPUT)
                 usage = _sum(_take(self._usage))
-                self._is_flying = bool(checkpoints or output or usage)
+                self._is_flying = bool(checkpoints or output or usage or moved)
         if self._output:
             self._note()
-        beat = Beat(self.job_id, self.epoch, done, total, checkpoints, output, usage, self._limits, self._seq)
+        beat = Beat(
+            self.job_id,
+            self.epoch,
+            done,
+            total,
+            checkpoints,
+            output,
+            usage,
+            self._limits,
+            self._seq,
+            moved=moved,
+        )
         if self._is_flying:
             self._doubt = beat
         return beat
