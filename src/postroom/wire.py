@@ -268,6 +268,8 @@ def beat_to_json(beat: Beat) -> JsonText:
     for name in ("done", "total", "seq", "lease_seconds"):
         if getattr(beat, name) is not None:
             plain[name] = getattr(beat, name)
+    if beat.moved:
+        plain["moved"] = True
     return compose(plain | _usage_and_limits(beat), **_news(beat))
 
 
@@ -330,6 +332,7 @@ def beat_from_json(entry: Mapping[str, Any], sizes: Sizes) -> Beat:
         limits=_limits(entry),
         seq=_integer(entry, "seq", 1),
         lease_seconds=lease_seconds(entry),
+        moved=_flag(entry, "moved"),
     )
 
 
@@ -363,8 +366,15 @@ def outcome_from_json(entry: Mapping[str, Any], sizes: Sizes) -> Outcome:
 
 
 _COMMON = frozenset("job_id epoch checkpoints steps output usage limits".split())
-_BEAT_FIELDS = _COMMON | {"done", "total", "seq", "lease_seconds"}
+_BEAT_FIELDS = _COMMON | {"done", "total", "seq", "lease_seconds", "moved"}
 _OUTCOME_FIELDS = _COMMON | {"outcome", "result", "error", "after_seconds", "reason"}
+
+
+def _flag(entry: Mapping[str, Any], name: str) -> bool:
+    value = entry.get(name, False)
+    if not isinstance(value, bool):
+        raise ShapeRefused(f"{name}: true or false, found {_brief(value)}")
+    return value
 
 
 def lease_seconds(entry: Mapping[str, Any]) -> float | None:

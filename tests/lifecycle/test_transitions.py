@@ -125,9 +125,9 @@ def test_no_beat_extends_a_lease_past_the_time_limit(limits: dict[str, Any], how
     assert life.job.lease_expires_at == START + 100.0
 
 
-@pytest.mark.parametrize("progress", ["item", "step", "output", "done"])
+@pytest.mark.parametrize("progress", ["item", "step", "output", "done", "inside an item"])
 def test_progress_puts_the_stall_limit_off(progress: str) -> None:
-    items = 3 if progress == "item" else 0
+    items = 3 if "item" in progress else 0
     life = running(items=items, stall_timeout_seconds=100.0).after(90.0)
     match progress:
         case "item":
@@ -138,6 +138,8 @@ def test_progress_puts_the_stall_limit_off(progress: str) -> None:
             life.beat(output=('"x"',))
         case "done":
             life.beat(done=1, total=5)
+        case "inside an item":
+            life.beat(moved=True)
     assert life.job.progress_at == life.now
     assert lifecycle.limit_at(life.job, life.policy) == life.now + 100.0
 
