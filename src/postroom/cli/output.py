@@ -159,6 +159,8 @@ def _result_text(job: JobView) -> str:
         return f"postroom result {job.job_id}" if job.result_url else ""
     if isinstance(job.result, str):
         return job.result
+    if isinstance(job.result, dict) and job.result.keys() == {"results"}:
+        return "\n".join(json.dumps(value, ensure_ascii=False) for value in job.result["results"])
     return json.dumps(job.result, ensure_ascii=False, indent=2)
 
 
@@ -224,9 +226,11 @@ class Progress(Protocol):
         """A line of the answer that stands above the progress."""
 
 
-def progress(what: str, unit: str = "") -> Progress:
-    """A bar where stderr is a terminal, plain lines elsewhere."""
-    return _Bar(what, unit) if sys.stderr.isatty() else _Lines(what, unit)
+def progress(what: str, unit: str = "", *, has_lines: bool = False) -> Progress:
+    """A bar where stderr is a terminal, plain lines elsewhere; none where the answer itself tells it line by line."""
+    if sys.stderr.isatty():
+        return _Bar(what, unit)
+    return _Silent(what, unit) if has_lines else _Lines(what, unit)
 
 
 class _Lines:
@@ -260,6 +264,13 @@ class _Lines:
 
     def log(self, text: str) -> None:
         say(text)
+
+
+class _Silent(_Lines):
+    """Nothing beside the answer."""
+
+    def show(self, done: int, total: int | None, what: str = "") -> None:
+        pass
 
 
 class _Bar:

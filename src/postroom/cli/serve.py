@@ -70,6 +70,10 @@ def serve(
     settings = shop.inbox.settings
     for warning in settings.warnings:
         warn(warning)
+    if shop.inbox.url.startswith(("http://", "https://")):
+        raise Misused(
+            f"{shop.inbox.url} is a service itself: give serve a store, such as sqlite:///postroom.db"
+        )
     registry = chosen(shop, kinds) if with_worker else None
     raise Ended(_run(_Service(shop, registry).run, settings))
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroom.cli import options
-from postroom.cli.failures import JOB_ENDED_BADLY, Ended, refuse
+from postroom.cli.failures import JOB_ENDED_BADLY, Ended
 from postroom.cli.output import plural, progress, say, show_json, tell
 from postroom.cli.running import with_inbox
 
 if TYPE_CHECKING:
     from postroom.desk import Desk
     from postroom.inbox import Inbox
+    from postroom.stores.port import Store
 
 BATCH = 1000
 MOST_FINDINGS = 1000
@@ -40,13 +41,12 @@ def register(app: typer.Typer) -> None:
     )(prune)
 
 
-async def _desk(inbox: Inbox, command: str) -> Desk:
-    """The desk over a store of ours; a service at the other end of HTTP keeps its store to itself."""
+async def _desk(inbox: Inbox) -> Desk:
+    """The desk over the store; `with_inbox` refused a service before."""
     from postroom.desk import Desk
 
     verbs = await inbox.verbs()
-    if not isinstance(verbs, Desk):
-        refuse(f"{command} works on the store itself: run it where the service at {inbox.url} runs")
+    assert isinstance(verbs, Desk)
     return verbs
 
 
@@ -55,31 +55,19 @@ def migrate(store: options.Store = None, as_json: options.Json = False) -> None:
 
     Every start does this too. It may be ended at any point and run again.
     """
-    from postroom.cli.running import run_alone
-    from postroom.inbox import open_verbs
-    from postroom.wiring import open_inbox
+    from postroom.cli.running import on_store
 
-    inbox = open_inbox({"store": store})
-    if inbox.url.startswith(("http://", "https://")):
-        refuse(f"migrate works on the store itself: run it where the service at {inbox.url} runs")
+    async def use(store: Store) -> tuple[str, list[str]]:
+        return store.url, await store.migrate()
 
-    async def run() -> list[str]:
-        from postroom.desk import Desk
-
-        desk = open_verbs(inbox.url, inbox.settings)
-        assert isinstance(desk, Desk)
-        with progress("migrating", "steps") as shown:
-            steps = await desk.store.migrate()
-            shown.show(len(steps), len(steps))
-        return steps
-
-    steps = run_alone(run())
+    with progress("migrating", has_lines=True):
+        url, steps = on_store(store, use, command="migrate")
     if as_json:
-        show_json({"store": inbox.url, "steps": steps})
+        show_json({"store": url, "steps": steps})
         return
     for step in steps:
         say(step)
-    say(f"{inbox.url} is up to date" + (f", {plural(len(steps), 'step')} taken" if steps else ""))
+    say(f"{url} is up to date" + (f", {plural(len(steps), 'step')} taken" if steps else ""))
 
 
 def verify(store: options.Store = None, as_json: options.Json = False) -> None:
@@ -95,7 +83,7 @@ def verify(store: options.Store = None, as_json: options.Json = False) -> None:
 
     async def use(inbox: Inbox) -> int:
         nonlocal count
-        desk = await _desk(inbox, "verify")
+        desk = await _desk(inbox)
         with progress("verifying", "jobs") as shown:
             async for step in verify_store(desk.store):
                 shown.show(step.done, step.total, step.what)
@@ -107,7 +95,7 @@ def verify(store: options.Store = None, as_json: options.Json = False) -> None:
                             shown.log(str(finding))
         return step.done
 
-    jobs = with_inbox(store, use)
+    jobs = with_inbox(store, use, only_here="verify")
     if as_json:
         show_json({"jobs": jobs, "count": count, "findings": [finding.to_json() for finding in found]})
     elif count:
@@ -147,7 +135,7 @@ def prune(
     """
 
     async def use(inbox: Inbox) -> int:
-        desk = await _desk(inbox, "prune")
+        desk = await _desk(inbox)
         removed = 0
         with progress("pruning", "jobs removed") as shown:
             while True:
@@ -157,7 +145,13 @@ def prune(
                 if count < BATCH:
                     return removed
 
-    removed = with_inbox(store, use, retain_succeeded_days=succeeded_days, retain_failed_days=failed_days)
+    removed = with_inbox(
+        store,
+        use,
+        only_here="prune",
+        retain_succeeded_days=succeeded_days,
+        retain_failed_days=failed_days,
+    )
     if as_json:
         show_json({"removed": removed})
     else:

@@ -128,7 +128,7 @@ def follow(
 
     async def use(inbox: Inbox) -> int:
         job = await inbox.get(job_id)
-        with progress("following") as shown:
+        with progress("following", has_lines=True) as shown:
             shown.show(job.done, job.total, _standing(job))
             async for line in inbox.follow(job_id, after=after):
                 if as_json:
