@@ -133,7 +133,7 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise SettingsInvalid(_no_module(name, error.name)) from None
         raise AppBroken(f"the module {name} could not be imported: {error}", _trace(error)) from None
-    except Exception as error:  # noqa: BLE001  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's module may raise anything
         raise AppBroken(
             f"the module {name} could not be imported: {type(error).__name__}: {error}", _trace(error)
         ) from None

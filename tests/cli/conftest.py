@@ -100,8 +100,8 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-def work_off(store: str = "sqlite:///postroom.db") -> None:
-    """Run every job of the handlers' kinds that is due, in a worker of its own, until none is left."""
+def work_off(store: str = "sqlite:///postroom.db", *, until: str | None = None) -> None:
+    """Run jobs of the handlers' kinds in a worker of its own, until that job has ended or none is left."""
     namespace: dict[str, Any] = {}
     exec(HANDLERS, namespace)
     inbox: Inbox = namespace["inbox"]
@@ -109,15 +109,9 @@ def work_off(store: str = "sqlite:///postroom.db") -> None:
 
     async def work() -> None:
         async with inbox, inbox.worker():
-            while True:
-                states = (await inbox.stats()).states
-                if not states["queued"] + states["running"]:
-                    return
-                verbs = await inbox.verbs()
-                with verbs.watch(
-                    *[job.job_id for job in (await inbox.find(state=["queued", "running"])).jobs]
-                ) as watch:
-                    await watch.wait(0.5)
+            left = [job.job_id for job in (await inbox.find(state=["queued", "running"])).jobs]
+            for job_id in left if until is None else [until]:
+                await inbox.wait(job_id, timeout_seconds=DEADLINE_SECONDS)
 
     asyncio.run(work())
 
