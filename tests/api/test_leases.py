@@ -197,7 +197,14 @@ async def test_what_no_store_can_keep_is_refused_entry_by_entry(client, caller):
     bad_one = '{"job_id": "%s", "epoch": 1, "outcome": "succeeded", "result": %s}'
     good_one = '{"job_id": "%s", "epoch": 1, "outcome": "succeeded"}'
     body = f'{{"outcomes": [{bad_one}, {good_one}]}}'
-    for bad in ('"a\\u0000"', "NaN", '"\\ud800"', '{"a": 1, "a": 2}', "9223372036854775808"):
+    for bad in (
+        '"a\\u0000"',
+        "NaN",
+        '"\\ud800"',
+        '{"a": 1, "a": 2}',
+        "9223372036854775808",
+        '{"\\ud800": 1}',
+    ):
         content = body % (one["job_id"], bad, two["job_id"])
         answer = await client.post(
             "/leases/settle", content=content, headers={"Content-Type": "application/json"}

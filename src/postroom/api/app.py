@@ -61,6 +61,7 @@ def create_app(inbox: Inbox, settings: Settings, *, doors: Sequence[APIRouter] =
 @asynccontextmanager
 async def _lifespan(service: Service) -> AsyncIterator[None]:
     was_open = service.inbox.is_open
+    service.stopping.clear()
     await service.verbs()
     try:
         yield

@@ -72,8 +72,10 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _where(error: JsonRefused) -> Problem:
+    """A key may be what is wrong, so the path may hold what no answer can."""
+    path = error.path.encode("utf-8", "replace").decode()
     message = str(error).removeprefix(f"{error.path}: ")
-    return Problem(error.path, message if error.path else f"the body: {message}")
+    return Problem(path, message if path else f"the body: {message}")
 
 
 async def read_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable
@@ -26,6 +27,51 @@ ATTEND_SECONDS = 10.0
 MAX_REMEMBERED = 10_000
 
 
+class Stopping:
+    """Whether the service is about to end; waited for in any event loop, told from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def clear(self) -> None:
+        """The service begins (again)."""
+        self._is_set = False
+
+    def set(self) -> None:
+        """The service is about to end: wake all who wait."""
+        with self._lock:
+            self._is_set = True
+            waiters, self._waiters = self._waiters, set()
+        for loop, future in waiters:
+            try:
+                loop.call_soon_threadsafe(_finish, future)
+            except RuntimeError:  # that loop has ended, and who waited in it
+                continue
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        entry = (loop, loop.create_future())
+        with self._lock:
+            if self._is_set:
+                return
+            self._waiters.add(entry)
+        try:
+            await entry[1]
+        finally:
+            with self._lock:
+                self._waiters.discard(entry)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class Service:
     """One running service over an inbox.
 
@@ -42,7 +88,7 @@ class Service:
         self.body_bytes = settings.max_body_bytes
         self.lease_body_bytes = settings.max_body_bytes + settings.max_result_bytes
         self.comment_seconds = 15.0
-        self.stopping = asyncio.Event()
+        self.stopping = Stopping()
         self._workers: OrderedDict[str, tuple[float, WorkerInfo]] = OrderedDict()
 
     async def verbs(self) -> Verbs:
