@@ -7,6 +7,7 @@ about states but `claimed`, the port's one exception.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,7 +25,6 @@ from postroom.model import (
     State,
     evolve,
     job_from_row,
-    job_to_row,
 )
 from postroom.stores.port import Claimed, ClaimRequest, Submission, Submitted
 from postroom.stores.sqlite.book import Book, listed
@@ -37,6 +37,7 @@ from postroom.stores.sqlite.rows import (
     data_text,
     failure_of,
     first_line_text,
+    job_values,
     keys_from,
     keys_text,
     line_values,
@@ -48,6 +49,7 @@ SMALL_BYTES = 65_536
 """Payloads up to this size are read together; larger ones one by one, so that no text gets too long."""
 
 _STATE_INDEX = {state: index for index, state in enumerate(STATES)}
+_QUEUED = _STATE_INDEX[State.QUEUED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,11 @@ class Ledger:
             draft = submission.draft
             stand = line.enqueue(job, now)
             place = (lane, stand.rank, stand.place, stand.wake_at, draft.idempotency_key, draft.body_digest)
-            rows.append((seq, *job_to_row(job), *place))
+            rows.append((seq, *job_values(job), *place))
             first_line = first_line_text(submission.change.lines)
             payloads.append((seq, first_line, keys_text(draft.payload), draft.payload.body))
-            book.count(job.owner, _STATE_INDEX[job.state], 1)
+        for owner, number in Counter(job.owner for job in jobs).items():
+            book.count(owner, _QUEUED, number)
         book.write("insert_jobs", rows)
         book.write("insert_payloads", payloads)
 
@@ -191,7 +194,7 @@ class Ledger:
         book.write("save_results", wave.results)
         book.write("insert_ends", wave.ends)
         self._append(wave.lines)
-        for owner, state, step in wave.counts:
+        for (owner, state), step in wave.counts.items():
             book.count(owner, _STATE_INDEX[state], step)
 
     def _append(self, lines: Sequence[tuple[Any, ...]]) -> None:
@@ -210,12 +213,16 @@ class Ledger:
             self._book.lanes(product(dict.fromkeys(request.queues), dict.fromkeys(request.kinds)))
         )
         wave, jobs = _Wave(now), {}
+        reached: dict[tuple[str, int], float] = {}
         for place, seq, waiting in self._pick(lanes, min(request.limit, CLAIM_MOST), now):
             job, line = claimed(waiting, request.worker, request.lease_seconds, now)
             wave.add_claim(seq, job, line, place)
             jobs[seq] = job
-            self._book.pass_place(job.queue, place[0], place[1])
-            self._book.note_claim(job.owner, now)
+            reached[job.queue, place[0]] = place[1]  # in the order of the line, so the last is the farthest
+        for (queue, rank), farthest in reached.items():
+            self._book.pass_place(queue, rank, farthest)
+        for owner in {job.owner for job in jobs.values()}:
+            self._book.note_claim(owner, now)
         self._write(wave)
         (next_due_at,) = self._book.row("next_due", lanes, now)
         return _Taken(now, jobs, now if is_more and not jobs else next_due_at)
@@ -310,7 +317,7 @@ class _Wave:
         self.ends: list[tuple[Any, ...]] = []
         self.drops_errors: list[int] = []
         self.drops_results: list[int] = []
-        self.counts: list[tuple[str, State, int]] = []
+        self.counts: Counter[tuple[str, State]] = Counter()
 
     def add(self, seq: int, change: Change, standing: Standing) -> None:
         job = change.job
@@ -333,14 +340,14 @@ class _Wave:
         """As `add`, for a job that was just claimed."""
         self.jobs.append((seq, *mutable_values(job), place[0], place[1], None, None, None))
         self.lines.append((seq, *line))
-        self.counts.append((job.owner, State.QUEUED, -1))
-        self.counts.append((job.owner, State.RUNNING, 1))
+        self.counts[job.owner, State.QUEUED] -= 1
+        self.counts[job.owner, State.RUNNING] += 1
 
     def _note_move(self, seq: int, change: Change) -> None:
         job = change.job
         if change.before_state is not None:
-            self.counts.append((job.owner, change.before_state, -1))
-        self.counts.append((job.owner, job.state, 1))
+            self.counts[job.owner, change.before_state] -= 1
+        self.counts[job.owner, job.state] += 1
         if job.is_final:
             ended = self._now if job.finished_at is None else job.finished_at
             started = ended if job.started_at is None else job.started_at

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from postroom.deadletters import mask
@@ -18,7 +18,6 @@ from postroom.model import (
     Payload,
     State,
     WorkerInfo,
-    job_to_row,
 )
 
 STATES: tuple[State, ...] = tuple(State)
@@ -43,13 +42,12 @@ FIXED = frozenset(
 
 MUTABLE: tuple[str, ...] = tuple(name for name in JOB_FIELDS if name not in FIXED)
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_mutable = itemgetter(*(JOB_FIELDS.index(name) for name in MUTABLE))
 
-
-def mutable_values(job: Job) -> tuple[Any, ...]:
-    """What ``update_jobs`` writes of a job."""
-    values: tuple[Any, ...] = _mutable(job_to_row(job))
-    return values
+# Flags and states go as they are: the driver binds them as the numbers and texts that they also are.
+job_values: Callable[[Job], tuple[Any, ...]] = attrgetter(*JOB_FIELDS)
+"""What ``insert_jobs`` writes of a job."""
+mutable_values: Callable[[Job], tuple[Any, ...]] = attrgetter(*MUTABLE)
+"""What ``update_jobs`` writes of a job."""
 
 
 def failure_of(job: Job) -> tuple[str | None, str | None]:
