@@ -20,6 +20,15 @@ Store = Annotated[
         show_default="POSTROOM_STORE, else sqlite:///postroom.db",
     ),
 ]
+StoreHere = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The store itself: sqlite:///path.",
+        show_default="POSTROOM_STORE, else sqlite:///postroom.db",
+    ),
+]
 App = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:INBOX", help="Your handlers; they take over shipped kinds."),

@@ -56,7 +56,7 @@ def serve(
         typer.Option(metavar="N", min=0, max=65535, help="0 takes a free one.", show_default="8000"),
     ] = None,
     app: options.App = None,
-    store: options.Store = None,
+    store: options.StoreHere = None,
     concurrency: options.Concurrency = None,
 ) -> None:
     """Run the inbox: HTTP service, chores, and a worker for the shipped kinds and those of --app."""

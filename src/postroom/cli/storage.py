@@ -50,7 +50,7 @@ async def _desk(inbox: Inbox) -> Desk:
     return verbs
 
 
-def migrate(store: options.Store = None, as_json: options.Json = False) -> None:
+def migrate(store: options.StoreHere = None, as_json: options.Json = False) -> None:
     """Bring the store's schema up to date; makes an empty store where there is none.
 
     Every start does this too. It may be ended at any point and run again.
@@ -70,7 +70,7 @@ def migrate(store: options.Store = None, as_json: options.Json = False) -> None:
     say(f"{url} is up to date" + (f", {plural(len(steps), 'step')} taken" if steps else ""))
 
 
-def verify(store: options.Store = None, as_json: options.Json = False) -> None:
+def verify(store: options.StoreHere = None, as_json: options.Json = False) -> None:
     """Replay every job's journal and compare it with the job's row, values and result; check the store itself.
 
     Exit code 0 if all agree, 1 if something does not: each finding names the job and what is wrong. Changes nothing,
@@ -126,7 +126,7 @@ def prune(
             show_default="POSTROOM_RETAIN_FAILED_DAYS, else 365",
         ),
     ] = None,
-    store: options.Store = None,
+    store: options.StoreHere = None,
     as_json: options.Json = False,
 ) -> None:
     """Remove jobs that ended long ago, with their items, results and journals. A mark of each stays.
