@@ -14,6 +14,7 @@ from pathlib import Path
 import apsw
 
 from postroom.errors import SchemaOutOfDate, StoreUnsuitable
+from postroom.stores.sqlite.statements import query
 from postroom.stores.sqlite.suitability import APPLICATION_ID
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -94,6 +95,6 @@ def migrate(connection: apsw.Connection, path: Path, steps: list[Migration] | No
 def _check_ours(connection: apsw.Connection, path: Path, step: Migration) -> None:
     """The first step is made in an empty file only, the others in one of ours."""
     marked = int(connection.pragma("application_id"))
-    is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").get == 0
+    is_empty = connection.execute(query("count_tables").text).get == 0
     if (step.number == 1 and not is_empty) or (step.number > 1 and marked != APPLICATION_ID):
         raise StoreUnsuitable(f"{path} is another program's database: name another file")
