@@ -627,7 +627,7 @@ def _move(
 ) -> Change:
     """Build the change of one edge of the table, with its journal line. ``before`` is the row as stored, where ``job``
     is it with something added already."""
-    if to not in TRANSITIONS[(job.state, verb)]:
+    if to not in TRANSITIONS.get((job.state, verb), ()):
         raise AssertionError(f"{verb} may not lead from {job.state} to {to}: write it into TRANSITIONS first")
     stored = before or job
     at = _later(stored, now)
