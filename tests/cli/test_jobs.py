@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from postroom import Client
-from tests.cli.conftest import Cli, work_off
+from tests.cli.conftest import Cli, Start, work_off
 
 ID = re.compile(r"[0-9a-f]{32}\n")
 
@@ -250,3 +254,32 @@ def test_text_in_wide_letters_keeps_the_columns(cli: Cli) -> None:
     cli("submit", "echo", "--content", "a", "--sender", "mail")
     rows = cli("list").out.splitlines()
     assert rows[1].index("mail") == rows[2].index("邮件")
+
+
+def test_a_reader_that_goes_away_is_no_failure(cli: Cli, start: Start) -> None:
+    for n in range(3):
+        cli("submit", "echo", "--content", str(n))
+    listing = start("list")
+    assert listing.process.stdout is not None
+    listing.until("JOB")
+    assert listing.end() == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [sys.executable, "-m", "postroom", "list"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_wait_that_is_interrupted_ends_as_the_shell_expects(cli: Cli, start: Start) -> None:
+    job_id = cli("submit", "nap", "--content", "1").out.strip()
+    waiting = start("wait", job_id)
+    waiting.until("queued")
+    waiting.tell(signal.SIGINT)
+    assert waiting.end() == 130
+    assert "Traceback" not in waiting.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -69,10 +68,6 @@ def guarded(run: Callable[[], Any]) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Who read us has gone (`postroom list | head`). What is still to be flushed goes nowhere, silently.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else USAGE
     return DONE

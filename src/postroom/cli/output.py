@@ -6,6 +6,7 @@ Answers go to stdout, everything else (progress, hints, warnings) to stderr, so 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from postroom.cli.failures import DONE, JOB_ENDED_BADLY
+from postroom.cli.failures import DONE, JOB_ENDED_BADLY, Ended
 from postroom.model import State
 
 if TYPE_CHECKING:
@@ -25,8 +26,14 @@ PLAIN_SECONDS = 2.0
 
 
 def say(text: str = "") -> None:
-    """A part of the answer."""
-    print(text, flush=True)
+    """A part of the answer. Where its reader has gone (``postroom list | head``), the command ends well."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is still to be flushed goes nowhere
+        raise Ended(DONE) from None
 
 
 def tell(text: str) -> None:
@@ -40,7 +47,7 @@ def warn(text: str) -> None:
 
 def show_json(value: Any, *, is_line: bool = False) -> None:
     """A JSON answer; with ``is_line`` on one line, for streams."""
-    print(json.dumps(value, ensure_ascii=False, indent=None if is_line else 2), flush=True)
+    say(json.dumps(value, ensure_ascii=False, indent=None if is_line else 2))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
