@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import scenarios
 from tests.faults.ground import Ground
+from tests.faults.test_interrupted_workers import USUAL_LEASE
 from tests.faults.test_killed_workers import PATIENT
 
 KILLS = int(os.environ.get("CAMPAIGN_KILLS", "50"))
@@ -60,6 +61,7 @@ async def test_workers_that_stand_still_past_their_lease(ground: Ground) -> None
     await scenarios.nothing_is_wrong(ground)
 
 
+@pytest.mark.parametrize("quick", [USUAL_LEASE])
 async def test_sixteen_processes_claim_a_thousand_jobs_from_one_file(ground: Ground) -> None:
     await scenarios.many_workers(ground, 16, 1000)
     await scenarios.nothing_is_wrong(ground)
