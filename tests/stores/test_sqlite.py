@@ -46,7 +46,7 @@ from postroom.model import (
     new_job_id,
 )
 from postroom.stores.port import WORK, ClaimRequest, Query, Submission
-from postroom.stores.sqlite import SqliteStore, schema, solo, suitability, writer
+from postroom.stores.sqlite import SqliteStore, checkpoint, schema, solo, suitability, writer
 from postroom.stores.sqlite.ledger import claimed
 from postroom.stores.sqlite.presence import Presence
 from postroom.stores.sqlite.rows import FIXED, MUTABLE, line_values
@@ -670,6 +670,18 @@ async def test_a_lone_caller_waits_for_a_lock_in_the_thread(store, other):
     other.execute("COMMIT")
     await waiting
     assert (await store.count()).states["queued"] == 101
+
+
+async def test_the_log_begins_anew_while_a_caller_writes_without_a_pause(store, path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PAGES", 50)
+    monkeypatch.setattr(solo, "QUICK_SECONDS", float("inf"))
+    for _ in range(400):  # about nine pages each: 3,600 in all
+        await store.submit([submission()])
+    assert writer_of(store).counts.by_caller > 0
+    log = path.with_name("inbox.db-wal")
+    assert log.stat().st_size < 1500 * 4120
+    assert (await store.count()).states["queued"] == 400
+    assert await store.verify() == []
 
 
 # ---------------------------------------------------------------- several processes

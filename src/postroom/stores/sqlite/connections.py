@@ -14,9 +14,6 @@ from postroom.stores.sqlite.statements import query
 WRITER_CACHE_KIB = 8 * 1024
 READER_CACHE_KIB = 2 * 1024
 """Pages that a connection keeps. What it does not, the system has in its own cache, microseconds away."""
-CHECKPOINT_PAGES = 4000
-"""Pages in the write-ahead log after which a commit moves them into the file: pages that many commits touched are
-moved once, and the log is written over in place, which is synced faster than a file that grows."""
 PREPARED_MOST = 400
 """Statements that a connection keeps prepared: every one of ours in the sizes that it comes in."""
 LOG_BYTES = 64 * 1024 * 1024
@@ -48,7 +45,7 @@ def connect(path: Path, *, writes: bool) -> apsw.Connection:
             if writes:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
-                connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+                connection.execute("PRAGMA wal_autocheckpoint = 0")  # see checkpoint.py
                 connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB if writes else READER_CACHE_KIB}")
             connection.execute("PRAGMA temp_store = MEMORY")

@@ -26,6 +26,7 @@ from postroom.errors import StoreError, StoreUnavailable
 from postroom.model import Change, State
 from postroom.stores.port import WORK, Claimed, ClaimRequest, Submission, Submitted
 from postroom.stores.sqlite.book import Book
+from postroom.stores.sqlite.checkpoint import Checkpoint
 from postroom.stores.sqlite.connections import as_ours
 from postroom.stores.sqlite.ledger import Ledger
 from postroom.stores.sqlite.solo import Solo
@@ -121,6 +122,8 @@ class Writer:
         self._lock = threading.Lock()
         """Held by whoever uses the book."""
         self._solo = Solo()
+        self._checkpoint = Checkpoint(book.path, book.connection)
+        self._is_nudged = False
         self.counts = Counts()
         self._thread = threading.Thread(target=self._run, name="postroom-sqlite-writer", daemon=True)
 
@@ -175,6 +178,10 @@ class Writer:
             except (StoreError, apsw.Error):
                 return False  # the thread tries again, and knows what to do with what it meets
             self.counts.by_caller += 1
+            if self._checkpoint.is_due():
+                self._queue.put(
+                    Request()
+                )  # asks for nothing, and wakes the thread, which will see that it is due
             self._after([request], self._solo.arrivals, began, began_at)
         finally:
             self._lock.release()
@@ -220,7 +227,12 @@ class Writer:
                 began, began_at, arrivals = time.monotonic(), self._clock(), self._solo.arrivals
                 self._perform(group)
                 self._after(group, arrivals, began, began_at)
+                is_due = self._checkpoint.is_due()
             _deliver(group)
+            if is_due:
+                self._checkpoint.move(self._lock)
+                self._is_nudged = False
+        self._checkpoint.close()
         self._book.connection.close()
 
     def _gather(self) -> list[Request] | None:
