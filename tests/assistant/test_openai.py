@@ -60,6 +60,17 @@ async def test_a_streamed_answer_comes_with_its_model_and_its_cost():
     assert (answer.usage.tokens_in, answer.usage.tokens_out, answer.usage.model_calls) == (11, 7, 1)
 
 
+async def test_halves_of_a_character_are_joined_and_what_cannot_be_kept_is_left_out():
+    def raw(text: str) -> bytes:
+        return b'data: {"choices": [{"delta": {"content": "' + text.encode() + b'"}}]}\n\n'
+
+    behaviour = sends(
+        STREAM_HEAD, raw("a\\ud83d"), raw("\\ude00b"), raw("\\u0000c\\ud83d"), word(None, "stop")
+    )
+    answer, _ = await answer_of(behaviour)
+    assert answer.text == "a😀bc\ufffd"
+
+
 async def test_an_endpoint_that_does_not_stream_is_understood():
     body = {
         "model": "m",
@@ -328,10 +339,26 @@ async def test_an_answer_that_is_cut_off_is_retried_and_never_taken_as_whole(beh
         status(200, []),
         sends(STREAM_HEAD, b"data: {broken\n\n"),
         sends(STREAM_HEAD, b"data: 3\n\n"),
+        sends(STREAM_HEAD, event(choices=[3])),
+        sends(STREAM_HEAD, event(choices=[{"delta": "x"}])),
+        sends(STREAM_HEAD, b"data: " + b"[" * 100_000 + b"\n\n"),
+        status(200, {"choices": ["x"]}),
         sends(STREAM_HEAD, b"data: " + b"x" * (2 << 20)),
         sends(STREAM_HEAD, *[word("y" * 60_000)] * 80),
     ],
-    ids=["html", "no choices", "list", "broken event", "number", "endless line", "endless answer"],
+    ids=[
+        "html",
+        "no choices",
+        "list",
+        "broken event",
+        "number",
+        "choice",
+        "delta",
+        "depth",
+        "whole",
+        "endless line",
+        "endless answer",
+    ],
 )
 async def test_an_answer_that_is_none_is_retried(behaviour):
     error, _ = await failure_of(behaviour)
@@ -375,6 +402,39 @@ async def test_neither_key_nor_content_is_in_a_message_or_the_log(code, caplog):
     assert KEY not in told
     assert CONTENT not in told
     assert KEY not in json.dumps(getattr(error, "detail", None))
+
+
+async def test_a_key_that_a_stream_repeats_is_masked():
+    said = event(error={"code": 400, "message": f"bad key {KEY}"})
+    error, _ = await failure_of(sends(STREAM_HEAD, word("a"), said))
+    assert isinstance(error, PermanentError)
+    assert error.detail["provider_said"] == "bad key ***"
+
+
+async def test_the_echo_of_these_tests_does_reach_the_detail():
+    """The control: were nothing repeated, nothing could leak."""
+    said = {"error": {"message": f"{KEY} {CONTENT}"}}
+    error, _ = await failure_of(status(400, said))
+    assert error.detail["provider_said"] == f"*** {CONTENT}"
+
+
+@pytest.mark.parametrize("key", ["sk-schlüssel", "sk-\nEvil: 1"])
+async def test_a_key_that_cannot_be_sent_is_a_hold_and_not_shown(key):
+    async with provider(says("x")) as server:
+        model = OpenAIModel(ModelOptions(model="m", model_url=server.url, model_key=key))
+        with pytest.raises(RetryLater, match="POSTROOM_MODEL_KEY") as caught:
+            await model.complete(MESSAGES)
+        await model.close()
+    assert key not in str(caught.value)
+    assert server.calls == 0
+
+
+async def test_a_key_with_a_line_end_is_the_key():
+    async with provider(says("x")) as server:
+        model = OpenAIModel(ModelOptions(model="m", model_url=server.url, model_key=f"{KEY}\n"))
+        await model.complete(MESSAGES)
+        await model.close()
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 def test_the_key_is_not_in_the_repr_of_the_options():

@@ -15,14 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-import random
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,13 +28,14 @@ from postroom.assistant.models import (
     Message,
     ModelAnswerInvalid,
     ModelOptions,
-    ModelServerError,
     ModelStreamBroken,
     ModelTimeout,
     Role,
     Usage,
     Vector,
 )
+from postroom.assistant.refusals import SETUP_SECONDS, Outage, Refusal, judge, retry_after
+from postroom.assistant.streams import MAX_ANSWER_BYTES, Collected, events, vectors_in
 from postroom.errors import PermanentError, RetryLater
 
 if TYPE_CHECKING:
@@ -45,21 +43,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("postroom.assistant")
 
-KEY_REFUSED_SECONDS = 300.0
-SETUP_SECONDS = 300.0
-LIMITED_SECONDS = 20.0
-QUOTA_SECONDS = 600.0
-MAX_RETRY_AFTER_SECONDS = 86_400.0
-MAX_ANSWER_BYTES = 4 << 20
-MAX_LINE_BYTES = 1 << 20
 MAX_ERROR_BYTES = 64 << 10
 ENCODE_BATCH = 64
 MAX_ENCODE_CHARS = 6000
-
-_AWAY = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529})
-_REFUSED_CODES = frozenset(
-    {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "moderation"}
-)
 
 
 @dataclass
@@ -115,7 +101,7 @@ class OpenAIModel:
         self._client: httpx2.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dialect = _Dialect()
-        self._away_since: float | None = None
+        self._outage = Outage()
 
     @property
     def name(self) -> str:
@@ -139,11 +125,11 @@ class OpenAIModel:
             async with self._post("/chat/completions", body, request_id) as response:
                 if response.status_code == 200:
                     collected = await self._collect(response)
-                    self._away_since = None
+                    self._outage.over()
                     return self._answer(collected, started)
                 refusal = await self._refusal(response)
             if refusal.status not in (400, 422) or not self._dialect.learn(refusal.said):
-                raise self._judge(refusal)
+                raise judge(refusal, self._outage)
 
     async def encode(self, texts: Sequence[str], *, role: Role = "query") -> list[Vector]:
         """Vectors from the endpoint's ``/embeddings``, of length 1; raises as `models` says."""
@@ -152,9 +138,9 @@ class OpenAIModel:
             batch = [text[:MAX_ENCODE_CHARS] for text in texts[start : start + ENCODE_BATCH]]
             async with self._post("/embeddings", {"model": self._model(), "input": batch}, None) as response:
                 if response.status_code != 200:
-                    raise self._judge(await self._refusal(response))
+                    raise judge(await self._refusal(response), self._outage)
                 raw = await self._read_all(response, MAX_ANSWER_BYTES)
-            vectors += _vectors(raw, len(batch))
+            vectors += vectors_in(raw, len(batch))
         return vectors
 
     async def close(self) -> None:
@@ -171,6 +157,14 @@ class OpenAIModel:
                 "POSTROOM_MODEL_URL is set and POSTROOM_MODEL is not: say which model to ask for",
             )
         return self._options.model
+
+    def _key(self) -> str | None:
+        key = (self._options.model_key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise RetryLater(
+                SETUP_SECONDS, "key refused: POSTROOM_MODEL_KEY holds characters that no key has"
+            )
+        return key or None
 
     def _body(
         self,
@@ -235,8 +229,8 @@ class OpenAIModel:
         import httpx2
 
         headers = {"Accept": "text/event-stream, application/json"}
-        if self._options.model_key:
-            headers["Authorization"] = f"Bearer {self._options.model_key}"
+        if key := self._key():
+            headers["Authorization"] = f"Bearer {key}"
         if request_id is not None:
             sent_as = _header_safe(request_id + self._dialect.suffix())
             headers |= {"Idempotency-Key": sent_as, "X-Request-ID": sent_as}
@@ -244,7 +238,7 @@ class OpenAIModel:
             async with self._http().stream("POST", self._base + path, json=body, headers=headers) as response:
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError) as error:
-            raise self._away(
+            raise self._outage.hold(
                 f"the model's provider at {self._place()} cannot be reached ({type(error).__name__})"
             ) from None
         except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
@@ -254,7 +248,7 @@ class OpenAIModel:
             ) from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
             raise RetryLater(SETUP_SECONDS, "POSTROOM_MODEL_URL is no usable address") from None
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise ModelStreamBroken(
                 f"the connection to the model at {self._place()} broke ({type(error).__name__})"
             ) from None
@@ -266,30 +260,30 @@ class OpenAIModel:
 
     # ------------------------------------------------------------ reading
 
-    async def _collect(self, response: httpx2.Response) -> _Collected:
-        collected = _Collected()
+    async def _collect(self, response: httpx2.Response) -> Collected:
+        collected = Collected(self._key())
         if "json" in response.headers.get("content-type", ""):
-            collected.take_whole(_parse(await self._read_all(response, MAX_ANSWER_BYTES)))
+            collected.take_whole(await self._read_all(response, MAX_ANSWER_BYTES))
         else:
             await self._follow(response, collected)
         if collected.error is not None:
-            raise self._judge(collected.error)
+            raise judge(collected.error, self._outage)
         if collected.finish_reason is None:
             raise ModelStreamBroken(f"the model at {self._place()} stopped in the middle of its answer")
         return collected
 
-    async def _follow(self, response: httpx2.Response, collected: _Collected) -> None:
+    async def _follow(self, response: httpx2.Response, collected: Collected) -> None:
         """Reads events until the end; each word that comes moves the idle limit on."""
         loop = asyncio.get_running_loop()
         limits = self._options
         limit = limits.model_read_timeout_seconds
         try:
             async with asyncio.timeout(limit) as clock:
-                async for data in _events(response):
+                async for data in events(response.aiter_bytes()):
                     if data == "[DONE]":
                         collected.ended()
                         return
-                    if collected.take_event(_parse(data)):
+                    if collected.take_event(data):
                         limit = limits.model_idle_timeout_seconds
                         clock.reschedule(loop.time() + limit)
                     if collected.error is not None:
@@ -312,7 +306,7 @@ class OpenAIModel:
             raise ModelTimeout(f"the model at {self._place()} did not finish its answer in time") from None
         return b"".join(parts)
 
-    def _answer(self, collected: _Collected, started: float) -> Answer:
+    def _answer(self, collected: Collected, started: float) -> Answer:
         if collected.refusal or collected.finish_reason == "content_filter":
             raise PermanentError("the provider refused this content", code="content_refused")
         usage = Usage(
@@ -322,12 +316,12 @@ class OpenAIModel:
             model_calls=1,
         )
         return Answer(
-            "".join(collected.parts), collected.model or self.name, usage, collected.finish_reason or "stop"
+            collected.text(), collected.model or self.name, usage, collected.finish_reason or "stop"
         )
 
     # ------------------------------------------------------------ judging
 
-    async def _refusal(self, response: httpx2.Response) -> _Refusal:
+    async def _refusal(self, response: httpx2.Response) -> Refusal:
         """What the provider said, as far as it can be read in a few seconds."""
         import httpx2
 
@@ -340,217 +334,11 @@ class OpenAIModel:
                     if len(raw) > MAX_ERROR_BYTES:
                         break
             said = json.loads(raw)
-        except (TimeoutError, ValueError, httpx2.TransportError):
+        except (TimeoutError, ValueError, RecursionError, httpx2.RequestError):
             pass  # the status is enough
-        refusal = _Refusal.of(response.status_code, said, self._options.model_key)
-        refusal.after_seconds = _retry_after(response.headers)
+        refusal = Refusal.of(response.status_code, said, self._key(), retry_after(response.headers))
         log.info("the model's provider answered %d (%s)", refusal.status, refusal.code or "no code")
         return refusal
-
-    def _judge(self, refusal: _Refusal) -> Exception:
-        """A status, once and for all, as an exception. The table in the docs is this function."""
-        status, code = refusal.status, f", {refusal.code}" if refusal.code else ""
-        if refusal.code.casefold() in _REFUSED_CODES:
-            return PermanentError(
-                "the provider refused this content", code="content_refused", detail=refusal.detail()
-            )
-        if status in (401, 403):
-            return RetryLater(
-                KEY_REFUSED_SECONDS,
-                f"key refused: the model's provider answered {status}{code}; check POSTROOM_MODEL_KEY",
-            )
-        if status == 402 or refusal.is_quota:
-            return RetryLater(
-                refusal.after(QUOTA_SECONDS), f"quota spent: the model's provider answered {status}{code}"
-            )
-        if status == 429:
-            return RetryLater(
-                refusal.after(LIMITED_SECONDS), f"rate limited: the model's provider answered 429{code}"
-            )
-        if status in _AWAY or (status >= 500 and refusal.after_seconds is not None):
-            return self._away(f"the model's provider answered {status}{code}", refusal.after_seconds)
-        if 300 <= status < 400:
-            return RetryLater(
-                SETUP_SECONDS,
-                f"the model's provider answered {status}, a redirect: correct POSTROOM_MODEL_URL",
-            )
-        if status == 408:
-            return ModelTimeout(f"the model's provider gave up waiting (408{code})")
-        if status == 409 or status == 425 or status >= 500 or status < 200:
-            return ModelServerError(f"the model's provider answered {status}{code}")
-        return PermanentError(
-            f"the model's provider refused the request with {status}{code}",
-            code=f"model_{status}",
-            detail=refusal.detail(),
-        )
-
-    def _away(self, reason: str, after_seconds: float | None = None) -> RetryLater:
-        """A hold that grows with the outage, so that a long one is not asked after every few seconds by every job."""
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        seconds = min(300.0, max(10.0, (now - self._away_since) / 2))
-        return RetryLater(
-            after_seconds if after_seconds is not None else seconds * random.uniform(0.8, 1.2), reason
-        )
-
-
-@dataclass
-class _Refusal:
-    """An answer that is no answer."""
-
-    status: int
-    code: str = ""
-    said: str = ""
-    after_seconds: float | None = None
-
-    @classmethod
-    def of(cls, status: int, body: Any, key: str | None) -> _Refusal:
-        error = body.get("error", body) if isinstance(body, dict) else None
-        if not isinstance(error, dict):
-            error = {"message": error} if isinstance(error, str) else {}
-        code = next((str(error[f]) for f in ("code", "type") if isinstance(error.get(f), str)), "")
-        said = " ".join(str(error[f]) for f in ("message", "detail", "param") if error.get(f))
-        if key:
-            said, code = said.replace(key, "***"), code.replace(key, "***")
-        # A code is a word of the provider's; anything longer might be somebody's text.
-        return cls(status, code if re.fullmatch(r"[A-Za-z0-9_.\-]{1,64}", code) else "", said)
-
-    @property
-    def is_quota(self) -> bool:
-        return self.status == 429 and any(
-            word in f"{self.code} {self.said}".casefold() for word in ("quota", "billing", "credit")
-        )
-
-    def after(self, default_seconds: float) -> float:
-        if self.after_seconds is not None:
-            return self.after_seconds
-        return default_seconds * random.uniform(0.8, 1.2)
-
-    def detail(self) -> dict[str, Any]:
-        return {"status": self.status, "code": self.code or None, "provider_said": self.said[:500] or None}
-
-
-@dataclass
-class _Collected:
-    """An answer as it comes in."""
-
-    parts: list[str] = field(default_factory=list)
-    refusal: str = ""
-    finish_reason: str | None = None
-    model: str = ""
-    usage: dict[str, int] = field(default_factory=dict)
-    error: _Refusal | None = None
-
-    def take_event(self, event: Any) -> bool:
-        """True if the event moved the answer on."""
-        if not isinstance(event, dict):
-            raise ModelAnswerInvalid("the model's stream holds something that is no event")
-        if event.get("error"):
-            self._take_error(event)
-            return False
-        self._take_head(event)
-        moved = False
-        for choice in event.get("choices") or ():
-            moved |= self._take(choice.get("delta") or {})
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        return moved
-
-    def take_whole(self, body: Any) -> None:
-        if not isinstance(body, dict):
-            raise ModelAnswerInvalid("the model's answer is JSON and no completion")
-        if body.get("error"):
-            self._take_error(body)
-            return
-        self._take_head(body)
-        choices = body.get("choices")
-        if not isinstance(choices, list) or not choices:
-            raise ModelAnswerInvalid("the model's answer has no choices")
-        self._take(choices[0].get("message") or {})
-        self.finish_reason = choices[0].get("finish_reason") or "stop"
-
-    def ended(self) -> None:
-        self.finish_reason = self.finish_reason or ("stop" if self.parts else None)
-
-    def _take(self, message: Mapping[str, Any]) -> bool:
-        content, refusal = message.get("content"), message.get("refusal")
-        if isinstance(content, str) and content:
-            self.parts.append(content)
-        if isinstance(refusal, str) and refusal:
-            self.refusal += refusal
-        # A model that thinks aloud is at work: its thoughts move the idle limit, and are not the answer.
-        return bool(content or refusal or message.get("reasoning_content") or message.get("reasoning"))
-
-    def _take_head(self, body: Mapping[str, Any]) -> None:
-        if isinstance(body.get("model"), str):
-            self.model = body["model"]
-        usage = body.get("usage")
-        if isinstance(usage, dict):
-            self.usage = {name: value for name, value in usage.items() if isinstance(value, int)}
-
-    def _take_error(self, body: Mapping[str, Any]) -> None:
-        error = body["error"]
-        status = error.get("code") if isinstance(error, dict) else None
-        self.error = _Refusal.of(
-            status if isinstance(status, int) and 300 <= status < 600 else 500, body, None
-        )
-
-
-def _parse(raw: str | bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        raise ModelAnswerInvalid("the model's answer is not JSON") from None
-
-
-async def _events(response: httpx2.Response) -> AsyncIterator[str]:
-    """The ``data`` of server-sent events, bounded; comments and other fields are passed over."""
-    pending = b""
-    total = 0
-    async for part in response.aiter_bytes():
-        total += len(part)
-        *lines, pending = (pending + part).split(b"\n")
-        if total > MAX_ANSWER_BYTES or len(pending) > MAX_LINE_BYTES:
-            raise ModelAnswerInvalid(f"the model's answer is longer than {MAX_ANSWER_BYTES} bytes")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip().decode(errors="replace")
-    if pending.startswith(b"data:"):
-        yield pending[5:].strip().decode(errors="replace")
-
-
-def _vectors(raw: bytes, count: int) -> list[Vector]:
-    try:
-        entries = sorted(json.loads(raw)["data"], key=lambda entry: entry["index"])
-        vectors = [[float(number) for number in entry["embedding"]] for entry in entries]
-    except (ValueError, KeyError, TypeError):
-        raise ModelAnswerInvalid("the endpoint's answer holds no embeddings") from None
-    if len(vectors) != count:
-        raise ModelAnswerInvalid(f"{count} texts were sent and {len(vectors)} embeddings came back")
-    return [_unit(vector) for vector in vectors]
-
-
-def _unit(vector: list[float]) -> list[float]:
-    length = math.sqrt(sum(number * number for number in vector)) or 1.0
-    return [number / length for number in vector]
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """``Retry-After``, seconds or a date, as seconds from now; a date is read by the provider's own clock."""
-    raw = headers.get("retry-after", "").strip()
-    if not raw:
-        return None
-    try:
-        seconds = float(raw)
-    except ValueError:
-        try:
-            until = parsedate_to_datetime(raw).timestamp()
-            sent_at = headers.get("date")
-            seconds = until - (parsedate_to_datetime(sent_at).timestamp() if sent_at else time.time())
-        except ValueError:
-            return None
-    if not math.isfinite(seconds):
-        return None
-    return min(MAX_RETRY_AFTER_SECONDS, max(1.0, seconds))
 
 
 def _base_url(url: str) -> str:
