@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from postroom.model import Checkpoint, Job, Line, State
+from postroom.model import Checkpoint, Event, Job, Line, State
+from postroom.seals import unsealed
 
 INLINE_RESULT_BYTES = 64 * 1024
 """Results up to this size stand in the job itself; larger ones behind ``result_url``."""
@@ -241,7 +242,11 @@ class ItemPage:
 
 
 def line_to_json(line: Line) -> dict[str, Any]:
-    """A journal line as the contract's JSON object."""
+    """A journal line as the contract's JSON object: its data without what only ``verify`` reads, times as RFC 3339."""
+    told = {
+        name: format_time(value) if name.endswith("_at") and not isinstance(value, str) else value
+        for name, value in unsealed(line.data).items()
+    }
     return {
         "n": line.n,
         "at": format_time(line.at),
@@ -253,14 +258,16 @@ def line_to_json(line: Line) -> dict[str, Any]:
         "life": line.life,
         "actor": line.actor,
         "reason": line.reason,
-        "data": dict(line.data),
+        "data": told,
     }
 
 
 def line_from_json(shown: Mapping[str, Any]) -> Line:
-    """The line that `line_to_json` made."""
-    from postroom.model import Event
-
+    """The line that `line_to_json` made, without the seals that it left out."""
+    told = {
+        name: parse_time(value).timestamp() if name.endswith("_at") and isinstance(value, str) else value
+        for name, value in shown["data"].items()
+    }
     return Line(
         n=shown["n"],
         at=parse_time(shown["at"]).timestamp(),
@@ -272,7 +279,7 @@ def line_from_json(shown: Mapping[str, Any]) -> Line:
         life=shown["life"],
         actor=shown["actor"],
         reason=shown["reason"],
-        data=shown["data"],
+        data=told,
     )
 
 
