@@ -31,8 +31,8 @@ from postroom.model import (
     WorkerInfo,
     new_job_id,
 )
-from postroom.settings import Settings
 from postroom.seals import unsealed
+from postroom.settings import Settings
 from postroom.stores.port import WORK, ClaimRequest, Query
 from postroom.stores.remote import RemoteDesk, _parts
 from postroom.verbs import Receipt, ReplayRequest
