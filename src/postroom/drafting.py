@@ -69,7 +69,7 @@ class Drafting:
             TooLarge: content or an item over its limit.
         """
         check = _Check(path)
-        for name in fields.keys() - _FIELDS:
+        for name in () if fields.keys() <= _FIELDS else fields.keys() - _FIELDS:
             check.add(
                 name, LATER.get(name, f"unknown field; known are {', '.join(sorted(_SHAPE | OPTIONS))}")
             )
@@ -203,6 +203,8 @@ class _Check:
             raise DraftInvalid(self.problems)
 
     def label(self, name: str, value: Any) -> str:
+        if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= 200:
+            return value
         if not isinstance(value, str) or not 0 < len(value) <= 200 or not _is_clean(value):
             self.add(name, "text of 1 to 200 printable characters")
             return "invalid"

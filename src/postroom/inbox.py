@@ -7,6 +7,7 @@ the store's hints, and leaves every decision to the verbs beneath it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from postroom.drafting import Drafting
-from postroom.errors import DraftInvalid, PostroomError, WaitTimedOut
+from postroom.errors import DraftInvalid, PostroomError, StoreError, WaitTimedOut
 from postroom.handlers import Handler, Isolation, Registry
 from postroom.jsontext import decode
 from postroom.model import DEFAULT_OWNER, Draft, Limits, Line, State
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-BULK = 5_000
+BULK = 1_000
 """Submissions that go to the store in one transaction."""
 
 
@@ -198,12 +199,14 @@ class Inbox:
     ) -> list[Receipt | PostroomError]:
         """Accept many jobs; an answer for each, in order: a receipt, or the error that refused it.
 
-        Each is a mapping of `submit`'s arguments. Accepted ones stay, refused ones leave nothing; they are written in
-        transactions of some thousands.
+        Each is a mapping of `submit`'s arguments. Accepted ones stay, refused ones leave nothing. They are written a
+        thousand at a time, while the next ones are checked; where the store fails in between, the answers say which
+        of them it has (`StoreError` stands for those that it has not, or of which it is not known).
         """
         verbs = await self.verbs()
         answers: list[Receipt | PostroomError] = []
         batch: list[tuple[int, Draft]] = []
+        flying: deque[asyncio.Task[None]] = deque()
         now = verbs.now()
         for index, fields in enumerate(jobs):
             try:
@@ -212,9 +215,15 @@ class Inbox:
             except PostroomError as error:
                 answers.append(error)
             if len(batch) >= BULK:
-                await self._submit_batch(verbs, batch, answers)
+                flying.append(asyncio.create_task(self._submit_batch(verbs, batch, answers)))
                 batch = []
-        await self._submit_batch(verbs, batch, answers)
+                await asyncio.sleep(0)  # so that it sets out
+                if len(flying) > 2:
+                    await flying.popleft()
+        if batch:
+            await self._submit_batch(verbs, batch, answers)
+        for task in flying:
+            await task
         return answers
 
     def draft(
@@ -235,9 +244,11 @@ class Inbox:
     async def _submit_batch(
         self, verbs: Verbs, batch: Sequence[tuple[int, Draft]], answers: list[Receipt | PostroomError]
     ) -> None:
-        if not batch:
-            return
-        receipts = await verbs.submit([draft for _, draft in batch])
+        receipts: Sequence[Receipt | PostroomError]
+        try:
+            receipts = await verbs.submit([draft for _, draft in batch])
+        except StoreError as error:
+            receipts = [error] * len(batch)
         for (index, _), receipt in zip(batch, receipts, strict=True):
             answers[index] = receipt
 

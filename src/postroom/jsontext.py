@@ -35,6 +35,8 @@ def encode(value: Any) -> str:
     Raises:
         JsonRefused: it cannot be kept (see the module).
     """
+    if type(value) is int and _INT_MIN <= value <= _INT_MAX:
+        return str(value)
     try:
         text = _encode(value)
         if not text.isascii():
@@ -141,6 +143,4 @@ def _check_text(text: str, path: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise JsonRefused(
-                "text with a lone surrogate is not valid Unicode", path
-            ) from None
+            raise JsonRefused("text with a lone surrogate is not valid Unicode", path) from None

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from postroom.errors import CheckpointConflict, LeaseLost, OutcomeInvalid, TransitionRefused
@@ -87,6 +88,9 @@ BORN_WITH = (
     "allow_failed_items",
 )
 """What a submitter may say and a later change may set: the first line tells it where it was said."""
+
+_born_with = attrgetter(*BORN_WITH)
+_WITHOUT = (None,) * len(BORN_WITH)
 
 CheckpointId = tuple[CheckpointKind, str]
 
@@ -177,9 +181,11 @@ def submit(draft: Draft, now: float) -> Change:
         metadata=draft.metadata,
     )
     data: dict[str, Any] = {"run_at": run_at}
-    limits = {name: getattr(draft, name) for name in BORN_WITH if getattr(draft, name) is not None}
-    if limits:
-        data["limits"] = limits
+    limits = _born_with(draft)
+    if limits != _WITHOUT:
+        data["limits"] = {
+            name: limit for name, limit in zip(BORN_WITH, limits, strict=True) if limit is not None
+        }
     if draft.idempotency_key is not None or draft.body_digest is not None:
         data["key"] = digest(draft.idempotency_key, draft.body_digest)
     data["digest"] = content_digest(job, draft.payload, draft.actor, data)

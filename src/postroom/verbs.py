@@ -119,7 +119,7 @@ class Verbs(Protocol):
     ) -> ItemPage: ...
 
     async def payload(self, job_id: str, *, owner: str | None = None) -> Payload:
-        """What the job was submitted with: its content, or its items' inputs with all their keys, also numbered ones."""
+        """What the job was submitted with: its content, or the inputs of its items with all keys, numbered ones too."""
 
     def result(self, job_id: str, *, owner: str | None = None) -> AsyncIterator[str]:
         """The whole result as JSON text in pieces.
