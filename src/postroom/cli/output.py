@@ -28,7 +28,8 @@ PLAIN_SECONDS = 2.0
 def say(text: str = "") -> None:
     """A part of the answer. Where its reader has gone (``postroom list | head``), the command ends well."""
     try:
-        print(text, flush=True)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
@@ -37,8 +38,9 @@ def say(text: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Something beside the answer."""
-    print(text, file=sys.stderr, flush=True)
+    """Something beside the answer. In one piece, so that lines of several workers never run into each other."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def warn(text: str) -> None:
