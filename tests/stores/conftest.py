@@ -13,7 +13,7 @@ import pytest
 from postroom.model import evolve
 from postroom.stores.memory import MemoryStore
 from postroom.stores.port import Store
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from tests.stores.office import Office
 

@@ -11,7 +11,7 @@ import pytest
 from postroom.errors import SettingsInvalid
 from postroom.stores.memory import MemoryStore
 from postroom.stores.opening import open_store
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 
 

@@ -46,13 +46,14 @@ from postroom.model import (
     new_job_id,
 )
 from postroom.stores.port import WORK, ClaimRequest, Query, Submission
-from postroom.stores.sqlite import SqliteStore, checkpoint, schema, solo, suitability, writer
+from postroom.stores.sqlite import checkpoint, schema, solo, suitability, writer
 from postroom.stores.sqlite.ledger import claimed
 from postroom.stores.sqlite.presence import Presence
 from postroom.stores.sqlite.rows import FIXED, MUTABLE, line_values
 from postroom.stores.sqlite.schema import migrate, migrations
 from postroom.stores.sqlite.standstill import Standstill
 from postroom.stores.sqlite.statements import FOLDER, query
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.turnstile import Turnstile
 from postroom.stores.sqlite.wakeups import SUFFIX
 from postroom.testing import ManualClock
@@ -387,7 +388,7 @@ async def test_a_migration_that_is_killed_anywhere_can_be_repeated(tmp_path):
 async def test_two_processes_that_start_at_once_migrate_once(path):
     code = """
         import asyncio, sys
-        from postroom.stores.sqlite import SqliteStore
+        from postroom.stores.sqlite.store import SqliteStore
         store = SqliteStore(f"sqlite:///{sys.argv[1]}")
         print("ready", flush=True)
         sys.stdin.readline()
@@ -689,7 +690,7 @@ async def test_the_log_begins_anew_while_a_caller_writes_without_a_pause(store, 
 CLAIMER = """
     import asyncio, sys
     from postroom.stores.port import ClaimRequest
-    from postroom.stores.sqlite import SqliteStore
+    from postroom.stores.sqlite.store import SqliteStore
 
     async def main():
         store = SqliteStore(f"sqlite:///{sys.argv[1]}")
@@ -734,7 +735,7 @@ SUBMITTER = """
     from postroom import lifecycle
     from postroom.model import Draft, Payload, new_job_id
     from postroom.stores.port import Submission
-    from postroom.stores.sqlite import SqliteStore
+    from postroom.stores.sqlite.store import SqliteStore
 
     async def main():
         store = SqliteStore(f"sqlite:///{sys.argv[1]}")
@@ -781,7 +782,7 @@ async def test_hints_find_their_way_from_a_folder_with_a_long_name(tmp_path):
 async def test_the_socket_of_a_dead_process_is_removed(store, path):
     code = """
         import asyncio, os, sys
-        from postroom.stores.sqlite import SqliteStore
+        from postroom.stores.sqlite.store import SqliteStore
 
         async def main():
             store = SqliteStore(f"sqlite:///{sys.argv[1]}")
@@ -808,7 +809,7 @@ WORKER = """
     import asyncio, os, subprocess, sys
     from postroom.model import WorkerInfo
     from postroom.stores.port import ClaimRequest
-    from postroom.stores.sqlite import SqliteStore
+    from postroom.stores.sqlite.store import SqliteStore
 
     async def main():
         store = SqliteStore(f"sqlite:///{sys.argv[1]}")

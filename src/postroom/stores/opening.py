@@ -24,7 +24,7 @@ def open_store(url: str, **options: Any) -> Store:
 
             return MemoryStore(**options)
         case "sqlite" if len(place) > 1 and place.startswith("/"):
-            from postroom.stores.sqlite import SqliteStore
+            from postroom.stores.sqlite.store import SqliteStore
 
             return SqliteStore(url, **options)
         case "http" | "https":

@@ -1,5 +1,1 @@
-"""The SQLite store."""
-
-from postroom.stores.sqlite.store import SqliteStore
-
-__all__ = ["SqliteStore"]
+"""The SQLite store: one file, one writer, readers that nothing blocks."""
