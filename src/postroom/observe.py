@@ -1,6 +1,6 @@
 """What a running service or worker says of itself: the names of its loggers, and how their lines look.
 
-All loggers stand below ``postroom``. Lines carry ids, counts and reasons, never contents or keys. An application that
+Our loggers stand below ``postroom``. Lines carry ids, counts and reasons, never contents or keys. An application that
 runs a worker inside itself sets up logging as it likes; only our own commands call `set_up_logging`.
 """
 
@@ -15,7 +15,7 @@ LOGGERS = {
     "postroom.guardian": "The small process that keeps a worker's leases while the worker cannot speak.",
     "postroom.run": "What handlers log through ``run.log``.",
     "postroom.assistant": "The shipped handlers: models fetched, loaded, missing.",
-    "postroom.api": "The service: requests that it failed to answer.",
+    "uvicorn.error": "The server under the service: requests that it failed to answer, with their traceback.",
 }
 """The loggers and what they say."""
 

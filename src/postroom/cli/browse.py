@@ -39,21 +39,25 @@ LIST_EPILOG = """Examples:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("get", short_help="Show one job.", epilog="Example: postroom get ID --json | jq .state")(get)
-    app.command("list", short_help="List jobs, newest first.", epilog=LIST_EPILOG)(list_jobs)
-    app.command("items", short_help="Show a job's items.", epilog=ITEMS_EPILOG)(items)
-    app.command(
-        "result", short_help="Print a job's whole result.", epilog="Example: postroom result ID > out.txt"
-    )(result)
-    app.command(
-        "cancel", short_help="Cancel a job.", epilog='Example: postroom cancel ID --reason "wrong file"'
-    )(cancel)
-    app.command(
-        "stats",
-        short_help="Count jobs, and the last hour.",
-        epilog="Example: postroom stats --json | jq .states",
-    )(stats)
-    app.command("workers", short_help="Show live workers.", epilog="Example: postroom workers")(workers)
+    options.add(app, get, "get", "Show one job.", "Example: postroom get ID --json | jq .state", 4)
+    options.add(app, list_jobs, "list", "List jobs, newest first.", LIST_EPILOG)
+    options.add(app, items, "items", "Show a job's items.", ITEMS_EPILOG, 4)
+    options.add(
+        app,
+        result,
+        "result",
+        "Print a job's whole result.",
+        "Example: postroom result ID > out.txt",
+        4,
+        c1="there is no result (yet)",
+    )
+    options.add(
+        app, cancel, "cancel", "Cancel a job.", 'Example: postroom cancel ID --reason "wrong file"', 4
+    )
+    options.add(
+        app, stats, "stats", "Count jobs, and the last hour.", "Example: postroom stats --json | jq .states"
+    )
+    options.add(app, workers, "workers", "Show live workers.", "Example: postroom workers")
 
 
 def get(job_id: options.JobId, store: options.Store = None, as_json: options.Json = False) -> None:
@@ -149,10 +153,7 @@ def items(job_id: options.JobId, store: options.Store = None, as_json: options.J
 
 
 def result(job_id: options.JobId, store: options.Store = None, as_json: options.Json = False) -> None:
-    """Print a job's whole result, however large: text as it is, anything else as JSON.
-
-    A job without a result (yet) is exit code 1.
-    """
+    """Print a job's whole result, however large: text as it is, anything else as JSON."""
 
     async def use(inbox: Inbox) -> None:
         value = await inbox.result(job_id)

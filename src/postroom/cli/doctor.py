@@ -39,13 +39,13 @@ class Check:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", short_help="Show settings, and what is wrong.", epilog=EPILOG)(doctor)
+    options.add(app, doctor, "doctor", "Show settings, and what is wrong.", EPILOG)
 
 
 def doctor(store: options.Store = None, app: options.App = None, as_json: options.Json = False) -> None:
     """Show every setting with its source, and check store, library, disk, models, clock and limits.
 
-    Changes nothing and makes no store. Exit code 3 if the store cannot be reached.
+    Changes nothing and makes no store.
     """
     from postroom.settings import describe
     from postroom.wiring import open_inbox

@@ -24,6 +24,16 @@ STORE_UNREACHABLE = 3
 NO_SUCH_JOB = 4
 WAIT_TIMED_OUT = 5
 
+MEANINGS = {
+    DONE: "done",
+    JOB_ENDED_BADLY: "the job failed or was cancelled, or verify found something",
+    USAGE: "wrong usage, or what was asked is refused",
+    STORE_UNREACHABLE: "the store cannot be reached",
+    NO_SUCH_JOB: "no such job",
+    WAIT_TIMED_OUT: "the wait timed out",
+}
+"""What the exit codes say."""
+
 CODES: tuple[tuple[type[PostroomError], int], ...] = (
     (JobNotFound, NO_SUCH_JOB),
     (JobPurged, NO_SUCH_JOB),

@@ -26,10 +26,8 @@ SHOWN_IDS = 3
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "dead", short_help="Show failed jobs, grouped by cause.", epilog="Example: postroom dead --since 1h"
-    )(dead)
-    app.command("replay", short_help="Queue failed jobs again.", epilog=REPLAY_EPILOG)(replay)
+    options.add(app, dead, "dead", "Show failed jobs, grouped by cause.", "Example: postroom dead --since 1h")
+    options.add(app, replay, "replay", "Queue failed jobs again.", REPLAY_EPILOG, 4)
 
 
 def dead(
@@ -75,7 +73,7 @@ def _quoted(text: str) -> str:
 def replay(
     job_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]…", help="Jobs that failed or were cancelled.", show_default=False),
+        typer.Argument(metavar="ID", help="Jobs that failed or were cancelled.", show_default=False),
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="K", help="All dead letters of this kind …")] = None,
     code: Annotated[str | None, typer.Option(metavar="C", help="… with this error code …")] = None,

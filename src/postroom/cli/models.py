@@ -20,8 +20,9 @@ Folder = Annotated[
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Get the embedded models, or see what is here.")
-    group.command("get", epilog="Example: postroom models get")(get)
-    group.command("status", epilog="Example: postroom models status --json")(show_status)
+    failed = "it could not be fetched"
+    options.add(group, get, "get", "Fetch the chat model.", "Example: postroom models get", c1=failed)
+    options.add(group, show_status, "status", "Show what is here.", "Example: postroom models status --json")
     app.add_typer(group, name="models")
 
 

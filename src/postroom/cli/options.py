@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
-from postroom.cli.failures import refuse
+from postroom.cli.failures import DONE, MEANINGS, STORE_UNREACHABLE, USAGE, refuse
 from postroom.views import parse_time
 
 Store = Annotated[
@@ -65,6 +66,27 @@ Concurrency = Annotated[
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def add(
+    app: typer.Typer,
+    function: Callable[..., None],
+    name: str,
+    short: str,
+    example: str,
+    *codes: int,
+    **said: str,
+) -> None:
+    """Register a command, whose help ends with an example and its exit codes.
+
+    Args:
+        codes: further exit codes, in their usual meaning; 0, 2 and 3 have all.
+        said: what a code (``c1``, ``c5``, …) means here, where that is not the usual.
+    """
+    meanings = {**MEANINGS, **{int(name[1:]): text for name, text in said.items()}}
+    shown = sorted({DONE, USAGE, STORE_UNREACHABLE, *codes, *(int(name[1:]) for name in said)})
+    ends = "Exit codes: " + ", ".join(f"{code} {meanings[code]}" for code in shown) + "."
+    app.command(name, short_help=short, epilog=f"{example.rstrip()}\n\n{ends}")(function)
 
 
 def ago(text: str | None) -> datetime | None:

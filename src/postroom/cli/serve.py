@@ -34,13 +34,21 @@ EPILOG = """Examples:
   postroom serve --app handlers:inbox --port 8080
   postroom serve --no-worker            # and workers of their own: postroom worker
 
-The first SIGTERM or Ctrl-C drains, as `postroom worker` does; exit code 0. A second one hands back within a second;
-exit code 1. A port that is taken, or an address that others can reach while there are no access keys: exit code 2.
+The first SIGTERM or Ctrl-C drains, as `postroom worker` does; a second one hands back within a second.
 """
 
 
 def register(app: typer.Typer) -> None:
-    app.command("serve", short_help="Run the inbox: service and worker.", epilog=EPILOG)(serve)
+    options.add(
+        app,
+        serve,
+        "serve",
+        "Run the inbox: service and worker.",
+        EPILOG,
+        c0="drained",
+        c1="told twice",
+        c2="wrong usage, the port is taken, or others could reach it",
+    )
 
 
 def serve(

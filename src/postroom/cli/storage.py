@@ -28,17 +28,19 @@ compared, and for the few columns whose change by hand cannot be told from a wor
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "migrate",
-        short_help="Bring the store up to date.",
-        epilog="Example: postroom migrate --store sqlite:///inbox.db",
-    )(migrate)
-    app.command("verify", short_help="Check the whole store.", epilog=VERIFY_EPILOG)(verify)
-    app.command(
-        "prune",
-        short_help="Remove jobs that ended long ago.",
-        epilog="Example: postroom prune --succeeded-days 30 --failed-days 180",
-    )(prune)
+    here = "Bring the store up to date."
+    options.add(app, migrate, "migrate", here, "Example: postroom migrate --store sqlite:///inbox.db")
+    options.add(
+        app,
+        verify,
+        "verify",
+        "Check the whole store.",
+        VERIFY_EPILOG,
+        c0="nothing found",
+        c1="something was found",
+    )
+    prunes = "Example: postroom prune --succeeded-days 30 --failed-days 180"
+    options.add(app, prune, "prune", "Remove jobs that ended long ago.", prunes)
 
 
 async def _desk(inbox: Inbox) -> Desk:
@@ -73,8 +75,7 @@ def migrate(store: options.StoreHere = None, as_json: options.Json = False) -> N
 def verify(store: options.StoreHere = None, as_json: options.Json = False) -> None:
     """Replay every job's journal and compare it with the job's row, values and result; check the store itself.
 
-    Exit code 0 if all agree, 1 if something does not: each finding names the job and what is wrong. Changes nothing,
-    and may run beside workers.
+    Each finding names the job and what is wrong. Changes nothing, and may run beside workers.
     """
     from postroom.verification import Finding, verify_store
 

@@ -27,7 +27,9 @@ EPILOG = """Examples:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("submit", short_help="Post a job.", epilog=EPILOG)(submit)
+    options.add(
+        app, submit, "submit", "Post a job.", EPILOG, 5, c1="with --wait: the job failed or was cancelled"
+    )
 
 
 def submit(
@@ -93,8 +95,8 @@ def submit(
 ) -> None:
     """Post a job and print its id.
 
-    Without --content and --items the content is read from stdin. With --wait, prints the result once the job succeeded
-    (exit code 0), or its error (1).
+    Without --content and --items the content is read from stdin. With --wait, prints the result once the job succeeded,
+    or its error.
     """
     if timeout is not None and not wait:
         refuse("--timeout goes with --wait")

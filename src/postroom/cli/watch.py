@@ -32,16 +32,28 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
+    ended = "the job failed or was cancelled"
+    options.add(
+        app,
+        wait,
         "wait",
-        short_help="Wait until a job ends.",
-        epilog="Example: postroom wait ID --timeout 60 && postroom result ID",
-    )(wait)
-    app.command(
+        "Wait until a job ends.",
+        "Example: postroom wait ID --timeout 60 && postroom result ID",
+        4,
+        5,
+        c0="it succeeded",
+        c1=ended,
+    )
+    options.add(
+        app,
+        follow,
         "follow",
-        short_help="Print a job's journal as it is written.",
-        epilog="Example: postroom follow ID --json | jq -r .event",
-    )(follow)
+        "Print a job's journal as it is written.",
+        "Example: postroom follow ID --json | jq -r .event",
+        4,
+        c0="it succeeded",
+        c1=ended,
+    )
 
 
 def wait(
@@ -50,10 +62,7 @@ def wait(
     store: options.Store = None,
     as_json: options.Json = False,
 ) -> None:
-    """Wait until a job ends, and show it.
-
-    Exit code 0 if it succeeded, 1 if it failed or was cancelled, 5 if the time was over first.
-    """
+    """Wait until a job ends, and show it."""
 
     async def use(inbox: Inbox) -> int:
         return await wait_and_show(inbox, job_id, timeout, as_json=as_json)
@@ -122,7 +131,7 @@ def follow(
 ) -> None:
     """Print a job's journal as it is written, until the job ends.
 
-    Exit code 0 if it succeeded, 1 if it failed or was cancelled. With --json one line of JSON per journal line.
+    With --json one line of JSON per journal line.
     """
     from postroom.views import line_to_json
 

@@ -25,12 +25,13 @@ EPILOG = """Examples:
   postroom worker --processes 4
 
 The first SIGTERM or Ctrl-C drains: no new job, up to POSTROOM_DRAIN_SECONDS for those that run, the rest is handed
-back uncharged; exit code 0. A second one hands back within a second; exit code 1.
+back uncharged. A second one hands back within a second.
 """
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worker", short_help="Run jobs in a process of their own.", epilog=EPILOG)(worker)
+    short = "Run jobs in a process of their own."
+    options.add(app, worker, "worker", short, EPILOG, c0="drained", c1="told twice")
 
 
 def worker(
