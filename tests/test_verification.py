@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroom import verification
-from postroom.model import ErrorInfo, OutcomeKind, Priority
+from postroom.errors import LeaseLost, PostroomError
+from postroom.model import Checkpoint, ErrorInfo, Job, Limits, OutcomeKind, Priority
 from postroom.stores.memory import MemoryStore
 from postroom.stores.port import Retention, Store
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from postroom.verification import Finding, verify_store
 from tests.stores.office import Office, item, item_error, step
@@ -139,11 +141,121 @@ async def test_a_store_that_only_we_wrote_has_no_findings(office: Office) -> Non
     assert await findings(office.store) == []
 
 
-async def test_a_store_of_random_lives_has_no_findings(office: Office) -> None:
+class Lives:
+    """Takes random steps with random jobs, whether or not they lead anywhere."""
+
+    def __init__(self, office: Office, chance: random.Random) -> None:
+        self.office = office
+        self.chance = chance
+        self.ids: list[str] = []
+
+    async def step(self) -> None:
+        steps = (
+            self.submit,
+            self.claim,
+            self.claim,
+            self.beat,
+            self.beat,
+            self.settle,
+            self.settle,
+            self.others,
+        )
+        try:
+            await self.chance.choice(steps)()
+        except PostroomError:
+            pass  # refused: it must have changed nothing
+        self.office.clock.advance(self.chance.choice((0, 0.001, 1, 7, 70)))
+
+    async def submit(self) -> None:
+        some = self.chance.choice(
+            (
+                {},
+                {"items": ["1", "2", "3"]},
+                {"run_at": self.office.clock() + 5},
+                {"expires_at": self.office.clock() + 9},
+            )
+        )
+        key = self.chance.choice((None, None, f"key {len(self.ids)}"))
+        limits = self.chance.choice(
+            ({}, {"max_attempts": 1, "timeout_seconds": 50.0, "allow_failed_items": 0.5})
+        )
+        self.ids.append(await self.office.submit(idempotency_key=key, **some, **limits))
+
+    async def claim(self) -> None:
+        await self.office.claim(
+            limit=self.chance.randrange(1, 4), worker=self.chance.choice("ab"), lease_seconds=20
+        )
+
+    async def held(self) -> Job:
+        if not self.office.claims:
+            raise LeaseLost("nothing is held")
+        lease = self.chance.choice(self.office.claims[-6:])
+        return lease.job
+
+    def checkpoints(self, job: Job) -> tuple[Checkpoint, ...]:
+        if not job.has_items:
+            return (step(self.chance.choice("xy"), '"v"', self.chance.choice("de")),)
+        key = self.chance.choice("012")
+        return self.chance.choice(
+            ((item(key, '"v"'),), (item_error(key),), (item_error(key, is_final=True),), ())
+        )
+
+    async def beat(self) -> None:
+        job = await self.held()
+        output = ('"emitted"',) * self.chance.randrange(3)
+        limits = self.chance.choice((None, Limits(max_attempts=9, stall_timeout_seconds=99.0)))
+        usage = self.chance.choice((None, {"tokens": 3}))
+        seq = self.chance.choice((None, 1, 2))
+        await self.office.beat(
+            job,
+            checkpoints=self.checkpoints(job),
+            output=output,
+            limits=limits,
+            usage=usage,
+            done=1,
+            total=2,
+            seq=seq,
+        )
+
+    async def settle(self) -> None:
+        job = await self.held()
+        kind = self.chance.choice(tuple(OutcomeKind))
+        error = ErrorInfo(
+            self.chance.choice(("items_failed", "Broken")), "no luck", None, self.chance.random() < 0.2
+        )
+        result = '"r"' if kind is OutcomeKind.SUCCEEDED and not job.has_items else None
+        await self.office.settle(
+            job,
+            kind,
+            error=error if kind is OutcomeKind.FAILED else None,
+            result=result,
+            checkpoints=self.checkpoints(job) if job.has_items else (),
+            usage=self.chance.choice((None, {"tokens": 1})),
+            reason=self.chance.choice((None, "so it was")),
+        )
+
+    async def others(self) -> None:
+        await self.office.sweep()
+        if self.ids:
+            await self.chance.choice((self.office.cancel, self.office.replay))(self.chance.choice(self.ids))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_store_of_random_lives_has_no_findings(office: Office, seed: int) -> None:
+    lives = Lives(office, random.Random(seed))
+    for number in range(150):
+        await lives.step()
+        if number % 50 == 49:
+            assert await findings(office.store) == []
+    states = (await office.store.count()).states
+    assert sum(states.values()) == len(lives.ids) > 10
+    assert sum(count > 0 for count in states.values()) >= 4, "the steps lead nowhere any more"
+
+
+async def test_what_retention_removed_leaves_no_findings(office: Office) -> None:
     for _ in range(30):
         await office.submit("note", items=["1", "2"])
     await office.finish_all()
-    assert await findings(office.store) == []
     await office.store.purge(Retention(0, 0), 10)
     assert await findings(office.store) == []
 
