@@ -252,6 +252,16 @@ async def test_a_store_of_random_lives_has_no_findings(office: Office, seed: int
     assert sum(count > 0 for count in states.values()) >= 4, "the steps lead nowhere any more"
 
 
+async def test_more_checkpoints_and_lines_than_are_read_at_once(office: Office) -> None:
+    keys = tuple(f"k{n:04d}" for n in range(2 * verification.CHECKPOINTS + 1))
+    job = await office.start(items=["1"] * len(keys), keys=keys)
+    await office.beat(
+        job, checkpoints=tuple(item(key, '"v"') for key in keys), output=('"o"',) * verification.LINES
+    )
+    await office.succeed(job, None)
+    assert await findings(office.store) == []
+
+
 async def test_what_retention_removed_leaves_no_findings(office: Office) -> None:
     for _ in range(30):
         await office.submit("note", items=["1", "2"])

@@ -23,6 +23,7 @@ from postroom.drafting import numbered_keys
 from postroom.lifecycle import BORN_WITH, TRANSITIONS, WORKER_LOST, content_digest
 from postroom.model import (
     JOB_FIELDS,
+    Checkpoint,
     CheckpointKind,
     Event,
     Job,
@@ -215,34 +216,39 @@ def _item_keys(
 
 
 async def _checkpoints(store: Store, job: Job, keys: frozenset[str] | None) -> list[_Wrong]:
-    """Count and sum up the checkpoints in pieces."""
+    """Count and sum up the checkpoints, and compare with what the row says of them."""
     wrong: list[_Wrong] = []
     kept: str | None = None
     done = failed = 0
-    for kind in CheckpointKind:
-        after: str | None = None
-        while True:
-            some = await store.checkpoints(job.job_id, kind=kind, after_key=after, limit=CHECKPOINTS)
-            kept = kept_after(kept, (), some)
-            for c in some:
-                if c.epoch > job.epoch:
-                    wrong.append(
-                        ("checkpoints", f"{kind} {c.key!r} has epoch {c.epoch}, the job {job.epoch}")
-                    )
-                if kind is CheckpointKind.ITEM:
-                    done += c.is_final
-                    failed += c.is_final and c.error is not None
-                    if keys is not None and c.key not in keys:
-                        wrong.append(("checkpoints", f"there is no item {c.key!r}"))
-            if len(some) < CHECKPOINTS:
-                break
-            after = some[-1].key
+    async for some in _pieces(store, job.job_id):
+        kept = kept_after(kept, (), some)
+        for c in some:
+            if c.epoch > job.epoch:
+                wrong.append(("checkpoints", f"{c.kind} {c.key!r} has epoch {c.epoch}, the job {job.epoch}"))
+            if c.kind is CheckpointKind.ITEM:
+                done += c.is_final
+                failed += c.is_final and c.error is not None
+                if keys is not None and c.key not in keys:
+                    wrong.append(("checkpoints", f"there is no item {c.key!r}"))
     if kept != job.kept:
         wrong.append(("checkpoints", "they are not those that were written: one was changed, lost or added"))
     if job.has_items and (done, failed) != (job.done, job.failed_items):
         text = f"{job.done} done, {job.failed_items} failed; the checkpoints say {done} and {failed}"
         wrong.append(("done, failed_items", text))
     return wrong
+
+
+async def _pieces(store: Store, job_id: str) -> AsyncIterator[list[Checkpoint]]:
+    """A job's checkpoints in pieces; of most jobs in one."""
+    first = await store.checkpoints(job_id, limit=CHECKPOINTS)
+    if len(first) < CHECKPOINTS:
+        yield first
+        return
+    for kind in CheckpointKind:
+        after: str | None = None
+        while some := await store.checkpoints(job_id, kind=kind, after_key=after, limit=CHECKPOINTS):
+            yield some
+            after = some[-1].key
 
 
 def _result(job: Job, fold: Fold, result: str | None) -> list[_Wrong]:

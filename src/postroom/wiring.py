@@ -16,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from postroom.errors import SettingsInvalid, StoreUnavailable
 from postroom.inbox import Inbox
@@ -199,7 +200,7 @@ def store_path(url: str) -> Path | None:
     """The file of a ``sqlite:///`` URL, None for other stores."""
     if not url.lower().startswith("sqlite:///"):
         return None
-    return Path(url[len("sqlite:///") :]).absolute()
+    return Path(unquote(url[len("sqlite:///") :])).absolute()
 
 
 def make_app(shop: Shop) -> FastAPI:
