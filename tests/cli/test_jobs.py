@@ -129,6 +129,10 @@ def test_the_same_idempotency_key_gives_the_first_job_again(cli: Cli) -> None:
         (["get"], "Missing argument"),
         (["list", "--store", "mysql://here"], "no store has the URL"),
         (["verify", "--store", "http://127.0.0.1:9"], "works on the store itself"),
+        (
+            ["submit", "echo", "--content", "a", "--store", "memory://"],
+            "a memory store lives and ends with one",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(cli: Cli, words: list[str], says: str) -> None:

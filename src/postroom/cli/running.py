@@ -69,4 +69,8 @@ def _inbox(overrides: dict[str, Any], only_here: str | None) -> Inbox:
         warn(warning)
     if only_here is not None and inbox.url.startswith(("http://", "https://")):
         refuse(f"{only_here} works on the store itself: run it where the service at {inbox.url} runs")
+    if inbox.url.startswith("memory:"):
+        refuse(
+            "a memory store lives and ends with one process, and this command ends at once: use sqlite:///postroom.db"
+        )
     return inbox
