@@ -286,4 +286,5 @@ def test_a_wait_that_is_interrupted_ends_as_the_shell_expects(cli: Cli, start: S
     waiting.until("queued")
     waiting.tell(signal.SIGINT)
     assert waiting.end() == 130
+    assert f"the job goes on; wait again with: postroom wait {job_id}" in waiting.text
     assert "Traceback" not in waiting.text

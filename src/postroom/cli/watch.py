@@ -84,8 +84,12 @@ async def wait_and_show(
         as_json: print the job as JSON.
         with_result: print nothing but the result of a job that succeeded.
     """
-    with progress("waiting", "items" if (await inbox.get(job_id)).total > 1 else "") as shown:
-        job = await _watched(inbox, job_id, timeout, shown)
+    try:
+        with progress("waiting", "items" if (await inbox.get(job_id)).total > 1 else "") as shown:
+            job = await _watched(inbox, job_id, timeout, shown)
+    except asyncio.CancelledError:  # Ctrl-C
+        tell(f"the job goes on; wait again with: postroom wait {job_id}")
+        raise
     if as_json:
         show_json(job.to_json())
     elif with_result and job.state is State.SUCCEEDED:
