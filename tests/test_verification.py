@@ -14,9 +14,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroom import verification
+from postroom import lifecycle, seals, verification
 from postroom.errors import LeaseLost, PostroomError
-from postroom.model import Checkpoint, ErrorInfo, Job, Limits, OutcomeKind, Priority
+from postroom.model import (
+    JOB_FIELDS,
+    Checkpoint,
+    Draft,
+    ErrorInfo,
+    Job,
+    Limits,
+    OutcomeKind,
+    Payload,
+    Priority,
+    evolve,
+)
 from postroom.stores.memory import MemoryStore
 from postroom.stores.port import Retention, Store
 from postroom.stores.sqlite.store import SqliteStore
@@ -399,6 +410,21 @@ def test_a_change_by_hand_of_any_column_is_found(table: str, filled: Path, rows:
         return missed
 
     assert asyncio.run(edit_each()) == []
+
+
+SUBMITTED = "job_id owner kind sender topic priority queue has_items created_at params metadata".split()
+"""What the digest of the first line covers."""
+
+
+def test_every_field_of_a_job_is_sealed() -> None:
+    assert {*seals.NUMBERS, *seals.TEXTS, *SUBMITTED} == set(JOB_FIELDS)
+    job = lifecycle.submit(Draft("1" * 32, "note", Payload('"a"')), 1.0).job
+    before = seals.row_seal(job)
+    for name in seals.NUMBERS + seals.TEXTS:
+        value = getattr(job, name)
+        changed = 7 if name in seals.NUMBERS else "x"
+        assert value != changed
+        assert seals.row_seal(evolve(job, **{name: changed})) != before, name
 
 
 async def test_a_finding_names_the_job_and_the_column_and_no_content(sqlite: Office) -> None:
