@@ -194,7 +194,8 @@ class _ChildRun:
             self._channel.pump()  # what it said last may still lie in the socket
             if self._given_up.done() and not self._outcome.done():
                 return halted_outcome(self._lease, self._given_up.result(), (), self._handler)
-            if self._requests:  # bounded, since the store may be away: the record keeps what it could not send
+            if self._requests:
+                # Bounded, since the store may be away: the record keeps what it could not send.
                 await asyncio.wait(self._requests, timeout=EXIT_GRACE_SECONDS)
             if self._outcome.done():
                 return self._outcome.result()
