@@ -26,9 +26,11 @@ class HubWatch:
                 return True
             future: asyncio.Future[None] = loop.create_future()
             self._waiter = (loop, future)
+        timer = loop.call_later(timeout_seconds, _finish, future)
         try:
-            await asyncio.wait({future}, timeout=timeout_seconds)
+            await future
         finally:
+            timer.cancel()
             with self._lock:
                 self._waiter = None
         with self._lock:

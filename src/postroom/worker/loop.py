@@ -108,6 +108,7 @@ class Worker:
         self._references: dict[str, HandlerReference | None] = {}
         self._handing_over: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._nap: asyncio.Timeout | None = None
         self._ending: asyncio.Task[None] | None = None
         self._next_limit_at = float("inf")
         self._limit_timer: asyncio.TimerHandle | None = None
@@ -133,7 +134,6 @@ class Worker:
         self._freed = asyncio.Event()
         self._hurry = asyncio.Event()
         self._ended = asyncio.Event()
-        self._draining = asyncio.Event()
         self._threads = Threads()
         self._state = StoreState(log, self.identity)
         self._info = self._introduction()
@@ -240,8 +240,9 @@ class Worker:
     def _begin_to_end(self) -> None:
         if self._ending is None:
             self._is_draining = True
-            self._draining.set()
             self._freed.set()
+            if self._nap is not None:
+                self._nap.reschedule(0.0)
             self._ending = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
@@ -365,22 +366,21 @@ class Worker:
             return
         due = claimed.next_due_at
         seconds = poll if due is None else min(poll, max(due - claimed.now, 0.001))
-        await self._first_of(watch.wait(seconds))
+        await self._unless_draining(watch.wait(seconds))
 
     async def _pause(self, seconds: float) -> None:
         if seconds > 0:
-            await self._first_of(asyncio.sleep(seconds))
+            await self._unless_draining(asyncio.sleep(seconds))
 
-    async def _first_of(self, wait: Coroutine[Any, Any, Any]) -> None:
+    async def _unless_draining(self, wait: Coroutine[Any, Any, Any]) -> None:
         """Wait for this, or until told to drain."""
-        waiting = self._loop.create_task(wait)
-        draining = self._loop.create_task(self._draining.wait())
         try:
-            await asyncio.wait({waiting, draining}, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(0.0 if self._is_draining else None) as self._nap:
+                await wait
+        except TimeoutError:
+            pass
         finally:
-            waiting.cancel()
-            draining.cancel()
-            await asyncio.gather(waiting, draining, return_exceptions=True)
+            self._nap = None
 
     # ---- running
 

@@ -53,7 +53,7 @@ class Solo:
         """
         if requests == 1 and arrivals == self.arrivals and seconds < QUICK_SECONDS:
             self._alone += 1
-        elif requests > 1 or arrivals != self.arrivals or self._alone < STREAK:
+        elif requests > 1 or arrivals != self.arrivals:
             self._alone = -SETBACK
         else:
-            self._alone = 0
+            self._alone = min(self._alone, 0)

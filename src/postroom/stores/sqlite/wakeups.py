@@ -55,11 +55,11 @@ class Wakeups:
         """Something changed. Called by the writer's thread after a commit."""
         if not topics:
             return
-        self.hub.hint(topics)
         others = self._find_others()
-        if others:
+        if others:  # first: whoever wakes up in this process takes the interpreter lock, which sending needs
             text = " ".join(topics).encode()
             self._send(others, text if len(text) <= LONGEST_BYTES else EVERYTHING)
+        self.hub.hint(topics)
 
     def close(self) -> None:
         """Hear and tell no more; can be called twice."""

@@ -124,6 +124,7 @@ class Writer:
         self._solo = Solo()
         self._checkpoint = Checkpoint(book.path, book.connection)
         self._is_nudged = False
+        self._claimed_last = 0
         self.counts = Counts()
         self._thread = threading.Thread(target=self._run, name="postroom-sqlite-writer", daemon=True)
 
@@ -154,7 +155,7 @@ class Writer:
         if self._is_closing:
             raise StoreUnavailable(f"{self._book.path} is closed")
         arrivals = self._solo.arrive()
-        if self._solo.is_likely(request.weight):
+        if self._solo.is_likely(self._likely_weight(request)):
             await asyncio.sleep(0)  # lets others in: those that come now are written together
             if arrivals == self._solo.arrivals and self._write_here(request):
                 return request.answer
@@ -166,6 +167,10 @@ class Writer:
         except asyncio.CancelledError:
             request.take()  # not begun yet: it never will be
             raise
+
+    def _likely_weight(self, request: Request) -> int:
+        """The weight of a request; of a claim, which asks for all that there is, that of what the last one gave."""
+        return min(request.weight, self._claimed_last + 1) if request.claim is not None else request.weight
 
     def _write_here(self, request: Request) -> bool:
         """Write a request in the caller's own thread; False, and nothing was written, where that needs a wait."""
@@ -303,6 +308,7 @@ class Writer:
 
     def _complete(self, request: Request) -> None:
         """Read what the jobs of a committed claim work on. A failure here is this request's alone: all is written."""
+        self._claimed_last = len(request.answer.jobs)
         try:
             request.answer = self._ledger.lease(request.answer)
         except apsw.Error as error:
