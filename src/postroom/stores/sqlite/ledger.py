@@ -216,13 +216,16 @@ class Ledger:
         reached: dict[tuple[str, int], float] = {}
         for place, seq, waiting in self._pick(lanes, min(request.limit, CLAIM_MOST), now):
             job, line = claimed(waiting, request.worker, request.lease_seconds, now)
-            wave.add_claim(seq, job, line, place)
+            wave.add_claim(seq, job, line)
             jobs[seq] = job
             reached[job.queue, place[0]] = place[1]  # in the order of the line, so the last is the farthest
         for (queue, rank), farthest in reached.items():
             self._book.pass_place(queue, rank, farthest)
         for owner in {job.owner for job in jobs.values()}:
             self._book.note_claim(owner, now)
+        if jobs:
+            seqs = json.dumps(list(jobs))
+            self._book.run("claim_jobs", seqs, request.worker, request.lease_seconds, now)
         self._write(wave)
         (next_due_at,) = self._book.row("next_due", lanes, now)
         return _Taken(now, jobs, now if is_more and not jobs else next_due_at)
@@ -336,9 +339,8 @@ class _Wave:
         if job.state is not change.before_state:
             self._note_move(seq, change)
 
-    def add_claim(self, seq: int, job: Job, line: tuple[Any, ...], place: _Place) -> None:
-        """As `add`, for a job that was just claimed."""
-        self.jobs.append((seq, *mutable_values(job), place[0], place[1], None, None, None))
+    def add_claim(self, seq: int, job: Job, line: tuple[Any, ...]) -> None:
+        """What the claim of a job adds beside its row."""
         self.lines.append((seq, *line))
         self.counts[job.owner, State.QUEUED] -= 1
         self.counts[job.owner, State.RUNNING] += 1
@@ -355,7 +357,8 @@ class _Wave:
 
 
 def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> tuple[Job, tuple[Any, ...]]:
-    """A job as its claim leaves it, and its line: those of `postroom.lifecycle.claim`, as a test holds."""
+    """A job as its claim leaves it (``claim_jobs`` writes it so), and its line: those of `postroom.lifecycle.claim`, as a
+    test holds."""
     spans = [span for span in (job.timeout_seconds, job.stall_timeout_seconds) if span is not None]
     at = max(now, job.updated_at)
     after = evolve(
