@@ -569,9 +569,13 @@ def class_section(cls: type, title: str, level: str = "##") -> Iterator[str]:
 
 
 def fields_table(cls: type) -> str:
-    if not is_dataclass(cls):
+    if is_dataclass(cls):
+        typed = {f.name: f.type for f in fields(cls)}
+    elif issubclass(cls, tuple):
+        typed = {name: reference.__forward_arg__ for name, reference in cls.__annotations__.items()}
+    else:
         return ""
-    rows = [f"| `{f.name}` | `{str(f.type).replace('|', chr(92) + '|')}` |" for f in fields(cls)]
+    rows = [f"| `{name}` | `{str(kind).replace('|', chr(92) + '|')}` |" for name, kind in typed.items()]
     return "\n".join(["| name | type |", "|---|---|", *rows])
 
 
@@ -599,7 +603,7 @@ def python_page() -> str:
     client = list(class_section(Client, "Client"))
     client[0] += f"\n\n{constructor(Client)}"
     parts += client
-    parts.append("## Values\n\nWhat the verbs give. All are frozen dataclasses.")
+    parts.append("## Values\n\nWhat the verbs give. None of them can be changed.")
     for name, says in VALUES.items():
         cls = getattr(views, name)
         parts.append(f"### {name}\n\n{says or prose(cls.__doc__)}\n\n{fields_table(cls)}")

@@ -157,6 +157,7 @@ def decide(job: Job, intent: Intent, facts: Facts) -> Change | Kept:
 def submit(draft: Draft, now: float) -> Change:
     """A new job, queued, due now or at the draft's ``run_at``."""
     run_at = now if draft.run_at is None or draft.run_at < now else draft.run_at
+    limits = _limits_of(draft)
     job = evolve(
         _NEW,
         job_id=draft.job_id,
@@ -166,31 +167,32 @@ def submit(draft: Draft, now: float) -> Change:
         topic=draft.topic,
         priority=draft.priority,
         queue=draft.queue,
-        max_attempts=draft.max_attempts,
         total=draft.total,
         has_items=draft.has_items,
         created_at=now,
         updated_at=now,
         run_at=run_at,
-        expires_at=draft.expires_at,
         start_by=draft.expires_at,
-        timeout_seconds=draft.timeout_seconds,
-        stall_timeout_seconds=draft.stall_timeout_seconds,
-        allow_failed_items=draft.allow_failed_items,
         params=draft.params,
         metadata=draft.metadata,
+        **limits,
     )
     data: dict[str, Any] = {"run_at": run_at}
-    limits = _born_with(draft)
-    if limits != _WITHOUT:
-        data["limits"] = {
-            name: limit for name, limit in zip(BORN_WITH, limits, strict=True) if limit is not None
-        }
+    if limits:
+        data["limits"] = limits
     if draft.idempotency_key is not None or draft.body_digest is not None:
         data["key"] = digest(draft.idempotency_key, draft.body_digest)
     data["digest"] = content_digest(job, draft.payload, draft.actor, data)
     line = Line(0, now, Event.SUBMITTED, None, QUEUED, 0, 0, 1, draft.actor, None, data)
     return Change(job, None, None, (line,))
+
+
+def _limits_of(draft: Draft) -> dict[str, Any]:
+    """Those of `BORN_WITH` that the submitter said."""
+    limits = _born_with(draft)
+    if limits == _WITHOUT:
+        return {}
+    return {name: limit for name, limit in zip(BORN_WITH, limits, strict=True) if limit is not None}
 
 
 _NEW = Job(

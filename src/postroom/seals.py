@@ -37,6 +37,7 @@ TEXTS = "job_id state worker settled reason error usage kept".split()
 
 _64_BITS = 2**64 - 1
 _NAN = float("nan")
+_NESTED = (dict, list, tuple)
 _numbers = attrgetter(*NUMBERS)
 _texts = attrgetter(*TEXTS)
 _pack = struct.Struct(f"<{len(NUMBERS)}d").pack
@@ -111,7 +112,7 @@ def _mark(c: Checkpoint) -> int:
 def canonical(told: Mapping[str, Any]) -> str:
     """A line's data as the text that digests are made of, the same before and after it was kept as JSON."""
     for value in told.values():
-        if isinstance(value, dict | list | tuple):
+        if isinstance(value, _NESTED):
             return _encode(told)
     return repr(told)  # flat: quicker, and as stable
 

@@ -105,7 +105,7 @@ def spoil_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def anew(job: Job, intent: Any, facts: Any) -> Any:
         change = replay(job, intent, facts)
-        return replace(change, job=evolve(change.job, epoch=0))
+        return change._replace(job=evolve(change.job, epoch=0))
 
     monkeypatch.setattr(lifecycle, "replay", anew)
 

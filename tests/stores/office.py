@@ -248,7 +248,7 @@ async def record(store: Store, job_id: str) -> Record:
 def plain(line: Line) -> Line:
     """A line whose data is a plain dict, whatever mapping the store made of it."""
     data: Mapping[str, Any] = line.data
-    return Line(**{**line.__dict__, "data": dict(data)})
+    return line._replace(data=dict(data))
 
 
 def item(key: str, value: str) -> Checkpoint:

@@ -30,7 +30,7 @@ class NoVersions(MemoryStore):
     def _apply(self, change: Change, now: float) -> bool:
         row = self._rows.get(change.job.job_id)
         version = change.before_version if row is None else row.job.version
-        return super()._apply(replace(change, before_version=version), now)
+        return super()._apply(change._replace(before_version=version), now)
 
 
 class HalfAChange(MemoryStore):
@@ -48,7 +48,7 @@ class NoKeys(MemoryStore):
 
     def _insert(self, submission: Submission, now: float) -> Submitted:
         return super()._insert(
-            replace(submission, draft=replace(submission.draft, idempotency_key=None)), now
+            submission._replace(draft=replace(submission.draft, idempotency_key=None)), now
         )
 
 
@@ -56,7 +56,7 @@ class KeysOfAll(MemoryStore):
     """Shares idempotency keys between owners."""
 
     def _insert(self, submission: Submission, now: float) -> Submitted:
-        return super()._insert(replace(submission, draft=replace(submission.draft, owner="all")), now)
+        return super()._insert(submission._replace(draft=replace(submission.draft, owner="all")), now)
 
 
 class NoEpochs(MemoryStore):
@@ -191,7 +191,7 @@ class SharedErrors(MemoryStore):
     """Keeps the errors of items over a replay."""
 
     def _apply(self, change: Change, now: float) -> bool:
-        return super()._apply(replace(change, drops_errors=False), now)
+        return super()._apply(change._replace(drops_errors=False), now)
 
 
 class ForgetfulReplay(MemoryStore):
@@ -208,7 +208,7 @@ class OneName(MemoryStore):
 
     def _apply(self, change: Change, now: float) -> bool:
         alike = [replace(c, kind=CheckpointKind.ITEM) for c in change.checkpoints]
-        return super()._apply(replace(change, checkpoints=tuple(alike)), now)
+        return super()._apply(change._replace(checkpoints=tuple(alike)), now)
 
 
 class EagerPurge(MemoryStore):

@@ -168,7 +168,7 @@ async def test_every_read_gives_what_the_desk_there_gives(live, desk):
         told, seen = unsealed(other.data), dict(line.data)
         for name in [name for name in told if name.endswith("_at")]:
             assert seen.pop(name) == pytest.approx(told.pop(name), abs=1e-5)
-        assert replace(line, at=0.0, data=seen) == replace(other, at=0.0, data=told)
+        assert line._replace(at=0.0, data=seen) == other._replace(at=0.0, data=told)
         assert line.at == pytest.approx(other.at, abs=1e-5)
     assert lease.job.job_id == job_id
 

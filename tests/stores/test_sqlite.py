@@ -99,7 +99,7 @@ def submission(kind: str = "note", **fields: Any) -> Submission:
 
 def spoilt(given: Submission, **fields: Any) -> Submission:
     """A submission whose row SQLite will refuse."""
-    return replace(given, change=replace(given.change, job=evolve(given.change.job, **fields)))
+    return given._replace(change=given.change._replace(job=evolve(given.change.job, **fields)))
 
 
 def worker_info(worker: str, **fields: Any) -> WorkerInfo:

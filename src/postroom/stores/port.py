@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from postroom.model import (
     Change,
@@ -54,16 +54,14 @@ class Capabilities:
     proves_death: bool
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """A job to be inserted: the change that lifecycle made of a draft, and the draft for what lies apart."""
 
     change: Change
     draft: Draft
 
 
-@dataclass(frozen=True)
-class Submitted:
+class Submitted(NamedTuple):
     """The answer to one submission.
 
     ``is_new`` False: the owner used this idempotency key before; ``job_id`` and ``body_digest`` are the first one's.

@@ -96,7 +96,7 @@ async def test_changes_of_one_job_that_follow_each_other_may_share_a_batch(offic
     job = await office.start()
     cancel = await office.decide(Cancel(job.job_id))
     assert isinstance(cancel, Change)
-    line = replace(cancel.lines[0], n=cancel.job.lines)
+    line = cancel.lines[0]._replace(n=cancel.job.lines)
     later = replace(cancel.job, version=cancel.job.version + 1, lines=cancel.job.lines + 1)
     second = Change(later, cancel.job.version, cancel.job.state, (line,))
     assert await office.store.commit([cancel, second]) == [True, True]
@@ -109,7 +109,7 @@ async def test_one_bad_change_in_a_batch_harms_no_other(office: Office) -> None:
     await office.cancel(ids[1])
     never = changes[0]
     assert isinstance(never, Change)
-    stranger = replace(never, job=replace(never.job, job_id="f" * 32))
+    stranger = never._replace(job=replace(never.job, job_id="f" * 32))
     batch = [changes[4], changes[1], stranger, changes[0], changes[3], changes[2]]
     assert await office.store.commit(batch) == [True, False, False, True, True, True]  # type: ignore[arg-type]
     assert (await office.record("f" * 32)).job is None

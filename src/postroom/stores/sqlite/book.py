@@ -155,7 +155,7 @@ class Book:
             self.write("insert_lanes", new)
             self._lanes = None
             known = self._known_lanes()
-        return [known[lane] for lane in lanes if lane in known]
+        return [number for number in map(known.get, lanes) if number is not None]
 
     def _known_lanes(self) -> dict[Lane, int]:
         if self._lanes is None:

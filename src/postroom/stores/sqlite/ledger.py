@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import apsw
@@ -25,6 +25,7 @@ from postroom.model import (
     State,
     evolve,
     job_from_row,
+    row_values,
 )
 from postroom.stores.port import Claimed, ClaimRequest, Submission, Submitted
 from postroom.stores.sqlite.book import Book, listed
@@ -37,7 +38,6 @@ from postroom.stores.sqlite.rows import (
     data_text,
     failure_of,
     first_line_text,
-    job_values,
     keys_from,
     keys_text,
     line_values,
@@ -50,6 +50,8 @@ SMALL_BYTES = 65_536
 
 _STATE_INDEX = {state: index for index, state in enumerate(STATES)}
 _QUEUED = _STATE_INDEX[State.QUEUED]
+_lane_of = attrgetter("queue", "kind")
+_owner_of = attrgetter("owner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +132,17 @@ class Ledger:
     def _insert(self, submissions: Sequence[Submission], now: float) -> None:
         book, line = self._book, self._line
         jobs = [submission.change.job for submission in submissions]
-        line.look_up(jobs, now)
-        lanes = book.lanes(((job.queue, job.kind) for job in jobs), create=True)
+        stands = line.enqueue_new(jobs, now)
+        lanes = book.lanes(map(_lane_of, jobs), create=True)
         seqs = book.next_seqs(len(jobs))
         rows, payloads = [], []
-        for seq, job, lane, submission in zip(seqs, jobs, lanes, submissions, strict=True):
-            draft = submission.draft
-            stand = line.enqueue(job, now)
-            place = (lane, stand.rank, stand.place, stand.wake_at, draft.idempotency_key, draft.body_digest)
-            rows.append((seq, *job_values(job), *place))
-            first_line = first_line_text(submission.change.lines)
-            payloads.append((seq, first_line, keys_text(draft.payload), draft.payload.body))
-        for owner, number in Counter(job.owner for job in jobs).items():
+        for seq, job, lane, stand, (change, draft) in zip(
+            seqs, jobs, lanes, stands, submissions, strict=True
+        ):
+            rows.append((seq, *row_values(job), lane, *stand, draft.idempotency_key, draft.body_digest))
+            payload = draft.payload
+            payloads.append((seq, first_line_text(change.lines), keys_text(payload), payload.body))
+        for owner, number in Counter(map(_owner_of, jobs)).items():
             book.count(owner, _QUEUED, number)
         book.write("insert_jobs", rows)
         book.write("insert_payloads", payloads)

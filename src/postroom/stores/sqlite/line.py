@@ -5,9 +5,10 @@ A place is given by start-time fair queueing per (queue, rank, share); the order
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import apsw
@@ -19,9 +20,10 @@ from postroom.stores.sqlite.book import Book, Turn
 WAKE_MOST = 1000
 """Jobs that become due or move up within one claim. More wait for the next one, which is told to come at once."""
 
+_turn_of = attrgetter("queue", "priority", "owner", "sender")
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+
+class Standing(NamedTuple):
     """Where a job stands: no place = not in line. ``wake_at`` = when it becomes due or moves up a rank."""
 
     rank: int
@@ -43,15 +45,30 @@ class Line:
             return owner
         return sender if self._fair_by == "sender" else ""
 
-    def look_up(self, jobs: Iterable[Job], now: float) -> None:
-        """Read ahead what `enqueue` will need, in one statement."""
-        self._book.look_up_turns(
-            {
-                (job.queue, job.priority.rank, self.share(job.owner, job.sender))
-                for job in jobs
-                if job.run_at <= now
-            }
-        )
+    def enqueue_new(self, jobs: Sequence[Job], now: float) -> list[Standing]:
+        """Where jobs stand that were never queued before, in order: as `enqueue` says of each, for all at once."""
+        groups = [
+            ((queue, priority.rank, self.share(owner, sender)), list(alike))
+            for (queue, priority, owner, sender), alike in groupby(jobs, _turn_of)
+        ]
+        self._book.look_up_turns({turn for turn, _ in groups})
+        return [standing for turn, alike in groups for standing in self._follow_on(turn, alike, now)]
+
+    def _follow_on(self, turn: Turn, jobs: Iterable[Job], now: float) -> list[Standing]:
+        """Give jobs of one share the places behind its last one, but those that are not due yet."""
+        queue, rank, _ = turn
+        clock, place = self._book.clock(queue, rank), self._book.turn(turn)
+        wake_at = self._moves_up_at(rank, now)
+        standings = []
+        for job in jobs:
+            if job.run_at > now:
+                standings.append(Standing(rank, None, job.run_at))
+            else:
+                place = next_place(clock, place)
+                standings.append(Standing(rank, place, wake_at))
+        if place is not None:
+            self._book.set_turn(turn, place)
+        return standings
 
     def enqueue(self, job: Job, now: float, held: Standing | None = None) -> Standing:
         """Where a job stands that was queued just now.
@@ -72,7 +89,10 @@ class Line:
         return self._stand(rank, place, since)
 
     def _stand(self, rank: int, place: float, since: float) -> Standing:
-        return Standing(rank, place, since + self._overtake_seconds if rank > 0 else None)
+        return Standing(rank, place, self._moves_up_at(rank, since))
+
+    def _moves_up_at(self, rank: int, since: float) -> float | None:
+        return since + self._overtake_seconds if rank > 0 else None
 
     def wake(self, now: float) -> bool:
         """Let delayed jobs that are due step into line, and jobs that waited long move up; whether more could."""

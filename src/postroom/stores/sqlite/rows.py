@@ -44,8 +44,6 @@ MUTABLE: tuple[str, ...] = tuple(name for name in JOB_FIELDS if name not in FIXE
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 # Flags and states go as they are: the driver binds them as the numbers and texts that they also are.
-job_values: Callable[[Job], tuple[Any, ...]] = attrgetter(*JOB_FIELDS)
-"""What ``insert_jobs`` writes of a job."""
 mutable_values: Callable[[Job], tuple[Any, ...]] = attrgetter(*MUTABLE)
 """What ``update_jobs`` writes of a job."""
 
@@ -60,7 +58,7 @@ def failure_of(job: Job) -> tuple[str | None, str | None]:
 
 def line_values(line: Line) -> tuple[Any, ...]:
     """A line of the journal from ``n`` on."""
-    return (*_line_head(line), data_text(line.data))
+    return (*line[:-1], data_text(line.data))
 
 
 def data_text(data: Mapping[str, Any]) -> str:
@@ -71,7 +69,7 @@ def data_text(data: Mapping[str, Any]) -> str:
 def first_line_text(lines: Sequence[Line]) -> str:
     """The line that a submission writes, as it is kept beside the payload."""
     [line] = lines
-    return _encode((*_line_head(line), line.data))
+    return _encode(line)
 
 
 def line_from(row: Sequence[Any]) -> Line:
@@ -80,21 +78,6 @@ def line_from(row: Sequence[Any]) -> Line:
     before = None if from_state is None else State(from_state)
     told = json.loads(data) if isinstance(data, str) else data
     return Line(n, at, Event(event), before, State(to_state), epoch, attempt, life, actor, reason, told)
-
-
-def _line_head(line: Line) -> tuple[Any, ...]:
-    return (
-        line.n,
-        line.at,
-        line.event,
-        line.from_state,
-        line.to_state,
-        line.epoch,
-        line.attempt,
-        line.life,
-        line.actor,
-        line.reason,
-    )
 
 
 def checkpoint_values(seq: int, c: Checkpoint) -> tuple[Any, ...]:
