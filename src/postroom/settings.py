@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -17,6 +18,9 @@ from typing import Any
 from postroom.errors import SettingsInvalid
 
 PREFIX = "POSTROOM_"
+MASK = "••••••"
+_LOGIN = re.compile(r"(?<=://)(?:[^/:@\s]*:\S*|[^/\s]+)@")
+"""Who logs in, and with what, inside an address: up to the last @, since passwords are not always escaped."""
 MIB = 1024 * 1024
 
 
@@ -175,9 +179,14 @@ def describe(settings: Settings) -> list[tuple[str, str, str]]:
         value = getattr(settings, f.name)
         shown = "" if value is None else str(value)
         if f.metadata["secret"] and value:
-            shown = "••••••"
-        rows.append((f.name, shown, settings.sources.get(f.name, "default")))
+            shown = MASK
+        rows.append((f.name, masked(shown), settings.sources.get(f.name, "default")))
     return rows
+
+
+def masked(text: str) -> str:
+    """The text without what logs in at an address in it: for whatever is shown, logged or told in an error."""
+    return _LOGIN.sub(f"{MASK}@", text)
 
 
 def _from_toml(path: Path) -> dict[str, Any]:
@@ -207,12 +216,10 @@ def _convert(name: str, raw: Any, source: str) -> Any:
         if "int" in kind:
             value = _integer(raw)
         elif "float" in kind:
-            value = float(raw)
-            if value != value:
-                raise ValueError
+            value = _number(raw)
         elif not isinstance(raw, str):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         wanted = "a whole number" if "int" in kind else "a number" if "float" in kind else "text"
         raise SettingsInvalid(f"{name} ({source}) must be {wanted}, found {_show(name, raw)}") from None
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
@@ -233,5 +240,12 @@ def _integer(raw: Any) -> int:
     return int(raw)
 
 
+def _number(raw: Any) -> float:
+    value = float(raw)
+    if isinstance(raw, bool) or value != value:
+        raise ValueError
+    return value
+
+
 def _show(name: str, raw: Any) -> str:
-    return "a secret value" if _BY_NAME[name].metadata["secret"] else repr(raw)[:80]
+    return "a secret value" if _BY_NAME[name].metadata["secret"] else masked(repr(raw))[:80]

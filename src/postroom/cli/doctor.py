@@ -120,30 +120,33 @@ def _app(settings: Settings) -> Iterator[Check]:
 async def _store(inbox: Inbox) -> list[Check]:
     """The store as it is; one that does not exist yet is not made."""
     from postroom.errors import PostroomError
+    from postroom.settings import masked
     from postroom.wiring import store_path
 
-    path = store_path(inbox.url)
+    path, shown = store_path(inbox.url), masked(inbox.url)
     checks = []
     if path is not None:
         checks += list(_disk(os.fspath(path.parent)))
         if not path.exists():
-            return [Check("store", OK, f"{inbox.url}: not made yet; the first start makes it"), *checks]
+            return [Check("store", OK, f"{shown}: not made yet; the first start makes it"), *checks]
     try:
         started = time.perf_counter()
         async with inbox:
             return [*await _opened(inbox, started), *checks]
     except PostroomError as error:
-        return [Check("store", BAD, f"{inbox.url}: {error}"), *checks]
+        return [Check("store", BAD, f"{shown}: {error}"), *checks]
 
 
 async def _opened(inbox: Inbox, started: float) -> list[Check]:
+    from postroom.settings import masked
+
     verbs = await inbox.verbs()
-    health = await verbs.health()
+    health, shown = await verbs.health(), masked(inbox.url)
     took = time.perf_counter() - started
     status = OK if health.status == "ok" else BAD
     detail = f": {health.detail}" if health.detail else ""
     checks = [
-        Check("store", status, f"{inbox.url}, answered in {took * 1000:.0f} ms{detail}"),
+        Check("store", status, f"{shown}, answered in {took * 1000:.0f} ms{detail}"),
         Check("durability", OK, health.durability),
     ]
     if status == BAD:

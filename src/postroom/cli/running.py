@@ -62,13 +62,14 @@ def on_store(store: str | None, use: Callable[[Store], Awaitable[T]], *, command
 def _inbox(overrides: dict[str, Any], only_here: str | None) -> Inbox:
     from postroom.cli.failures import refuse
     from postroom.cli.output import warn
+    from postroom.settings import masked
     from postroom.wiring import open_inbox
 
     inbox = open_inbox(overrides)
     for warning in inbox.settings.warnings:
         warn(warning)
     if only_here is not None and inbox.url.startswith(("http://", "https://")):
-        refuse(f"{only_here} works on the store itself: run it where the service at {inbox.url} runs")
+        refuse(f"{only_here} works on the store itself: run it where the service at {masked(inbox.url)} runs")
     if inbox.url.startswith("memory:"):
         refuse(
             "a memory store lives and ends with one process, and this command ends at once: use sqlite:///postroom.db"

@@ -70,6 +70,7 @@ def serve(
     """Run the inbox: HTTP service, chores, and a worker for the shipped kinds and those of --app."""
     from postroom.cli.work import chosen
     from postroom.observe import set_up_logging
+    from postroom.settings import masked
     from postroom.wiring import open_shop
 
     set_up_logging()
@@ -80,7 +81,7 @@ def serve(
         warn(warning)
     if shop.inbox.url.startswith(("http://", "https://")):
         raise Misused(
-            f"{shop.inbox.url} is a service itself: give serve a store, such as sqlite:///postroom.db"
+            f"{masked(shop.inbox.url)} is a service itself: give serve a store, such as sqlite:///postroom.db"
         )
     registry = chosen(shop, kinds) if with_worker else None
     raise Ended(_run(_Service(shop, registry).run, settings))

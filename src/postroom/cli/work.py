@@ -88,6 +88,7 @@ def chosen(shop: Shop, kinds: str | None) -> Registry:
 async def run_worker(shop: Shop, registry: Registry, queues: tuple[str, ...], supervised: int | None) -> int:
     """One worker until it is told to end; the exit code."""
     from postroom.cli.ending import Stops, drained
+    from postroom.settings import masked
     from postroom.worker.loop import Worker
 
     one = Worker(shop.inbox, registry, queues=queues)
@@ -95,7 +96,7 @@ async def run_worker(shop: Shop, registry: Registry, queues: tuple[str, ...], su
         with Stops(supervised) as stops:
             await one.start()
             tell(
-                f"postroom: worker {one.identity} is ready: {shop.inbox.url}, "
+                f"postroom: worker {one.identity} is ready: {masked(shop.inbox.url)}, "
                 f"{plural(one.concurrency, 'job')} at once, kinds {', '.join(registry.kinds())}{_where(queues)}"
             )
             await stops.drain.wait()

@@ -20,6 +20,7 @@ import httpx2
 from postroom import __version__, errors
 from postroom.errors import PostroomError, Problem
 from postroom.model import JsonText
+from postroom.settings import masked
 from postroom.views import parse_time
 
 CONNECT_SECONDS = 5.0
@@ -58,6 +59,7 @@ class Connection:
 
     def __init__(self, url: str, key: str | None, retry_seconds: float) -> None:
         self.url = url.rstrip("/")
+        self.shown_url = masked(self.url)
         self._retry_seconds = retry_seconds
         self._headers = {"User-Agent": f"postroom/{__version__}", "Accept": "application/json"}
         if key:
@@ -149,7 +151,9 @@ class Connection:
             try:
                 response = await client.send(request, stream=stream)
             except _NOT_SENT as error:
-                failure = errors.StoreUnavailable(f"no service answers at {self.url} ({_reason(error)})")
+                failure = errors.StoreUnavailable(
+                    f"no service answers at {self.shown_url} ({_reason(error)})"
+                )
             except httpx2.TransportError as error:
                 failure = self._lost(error, repeatable)
                 if not repeatable:
@@ -172,7 +176,7 @@ class Connection:
 
     def _lost(self, error: httpx2.TransportError, repeatable: bool) -> errors.StoreUnavailable:
         left = "" if repeatable else "; whether it did what was asked is not known: look before you ask again"
-        return errors.StoreUnavailable(f"the answer of {self.url} was lost ({_reason(error)}){left}")
+        return errors.StoreUnavailable(f"the answer of {self.shown_url} was lost ({_reason(error)}){left}")
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
         """The value of a call's answer; see `call`."""
@@ -181,7 +185,7 @@ class Connection:
             return json.loads(response.content)
         except ValueError:
             raise errors.StoreUnsuitable(
-                f"{self.url} answers, and is no Postroom service: {path} gave no JSON"
+                f"{self.shown_url} answers, and is no Postroom service: {path} gave no JSON"
             ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.errors import SettingsInvalid
+from postroom.settings import masked
 from postroom.stores.port import Store
 
 
@@ -28,7 +29,9 @@ def open_store(url: str, **options: Any) -> Store:
 
             return SqliteStore(url, **options)
         case "http" | "https":
-            raise SettingsInvalid(f"{url} is a postroom service and not a store: open it by Inbox({url!r})")
+            raise SettingsInvalid(
+                f"{masked(url)} is a postroom service and not a store: open it by Inbox(url)"
+            )
     raise SettingsInvalid(
-        f"no store has the URL {url!r}: use memory://, sqlite:///path or the http:// of a service"
+        f"no store has the URL {masked(url)!r}: use memory://, sqlite:///path or the http:// of a service"
     )

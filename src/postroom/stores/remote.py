@@ -115,7 +115,7 @@ class RemoteDesk:
         try:
             shown = await self._connection.json("GET", "/health", takes=(503,))
             if not isinstance(shown, dict) or "durability" not in shown or "now" not in shown:
-                raise StoreUnsuitable(f"{self.url} answers, and is no Postroom service")
+                raise StoreUnsuitable(f"{self._connection.shown_url} answers, and is no Postroom service")
         except PostroomError:
             await self.close()
             raise
