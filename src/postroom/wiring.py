@@ -25,7 +25,7 @@ from postroom.settings import Settings, load_settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from postroom.assistant.models import Models
+    from postroom.assistant.choosing import Models
 
 
 class AppBroken(SettingsInvalid):

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
 
-from postroom.assistant.models import ModelOptions, Models
+from postroom.assistant.choosing import Models
+from postroom.assistant.models import ModelOptions
 from postroom.handlers import Handler, Registry
 
 KINDS = ("assistant", "classify", "extract", "moderate", "reply", "report", "summarize")

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postroom.assistant import params
+from postroom.assistant.choosing import Models
 from postroom.assistant.classify import Label, by_similarity
 from postroom.assistant.extract import by_schema
-from postroom.assistant.models import HOW_TO_CONFIGURE, Models, Run
+from postroom.assistant.models import HOW_TO_CONFIGURE, Run
 from postroom.assistant.reply import templated
 from postroom.assistant.summarize import quoted
 from postroom.assistant.text import language_of, plain, sentences, shorten, text_of
@@ -297,8 +298,8 @@ async def _extracted(tools: Toolbox, wish: Wish, asked: dict[str, Any]) -> Told:
     }
     answer = await by_schema(tools, wish.subject, schema)
     lines = [f"{name}: {value}" for name, value in answer["value"].items()]
-    missing = [pointer.strip("/") for pointer in answer["not_in_text"]]
-    note = f"not found word for word in the text: {', '.join(missing)}" if missing else None
+    strange = [pointer.strip("/") for pointer in answer["not_in_text"]]
+    note = f"not found word for word in the text: {', '.join(strange)}" if strange else None
     return Told(
         "\n".join(lines),
         "extract",

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postroom.assistant import params
-from postroom.assistant.models import Models, Run
+from postroom.assistant.choosing import Models
+from postroom.assistant.models import Run
 from postroom.assistant.quoting import dot
 from postroom.assistant.text import chunks, is_cjk, plain, shorten, text_of
 from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material

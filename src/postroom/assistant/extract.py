@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroom.assistant import params
+from postroom.assistant.choosing import Models
 from postroom.assistant.grounding import MAX_UNITS, held_to, merged, not_in_text, recognised, units
-from postroom.assistant.models import Answer, Models, Run
+from postroom.assistant.models import Answer, Run
 from postroom.assistant.quoting import dot
 from postroom.assistant.text import chunks, plain, sentences, text_of
 from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material

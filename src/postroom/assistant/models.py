@@ -1,7 +1,7 @@
-"""The one port for models, and which model a worker has.
+"""The one port for models.
 
 Two implementations: `embedded.EmbeddedModel` (comes in packages, no key, no network) and `openai.OpenAIModel` (any
-OpenAI-compatible endpoint). Handlers see `Models`: the endpoint if one is configured, and the embedded model.
+OpenAI-compatible endpoint). Which of them a worker has is `choosing.Models`.
 
 What a call may raise, and what becomes of the job, is one table; ``docs/explanation/models.md`` gives the reasons:
 
@@ -13,12 +13,9 @@ What a call may raise, and what becomes of the job, is one table; ``docs/explana
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
-
-from postroom.errors import RetryLater
 
 Vector = Sequence[float]
 """An embedding of length 1."""
@@ -34,9 +31,6 @@ HOW_TO_CONFIGURE = (
     "where the provider wants one, POSTROOM_MODEL_KEY"
 )
 """The sentence that an answer carries where a real model would be needed."""
-
-NO_MODEL_HOLD_SECONDS = 60.0
-"""How long a job waits before it asks again whether a model is there: about the machine, so no dead letter."""
 
 
 class ModelError(Exception):
@@ -151,80 +145,3 @@ class ModelOptions:
         """Takes what the settings offer; what they lack keeps its default."""
         offered = {name: getattr(settings, name, None) for name in cls.__dataclass_fields__}
         return cls(**{name: value for name, value in offered.items() if value is not None and value != ""})
-
-
-class Models:
-    """The models of one worker: opened by the first call that needs them, closed by `close`.
-
-    Attributes:
-        real: the configured endpoint, or None.
-        embedded: the models that come in packages.
-        known: vectors of texts that many items share; `toolbox` bounds it.
-    """
-
-    def __init__(self, options: ModelOptions | None = None) -> None:
-        self.options = options or ModelOptions()
-        self._real: Model | None = None
-        self._embedded: Any = None
-        self.known: dict[tuple[Role, str], Vector] = {}
-
-    @property
-    def real(self) -> Model | None:
-        """The OpenAI-compatible endpoint, where one is configured."""
-        if self._real is None and self.options.model_url:
-            from postroom.assistant.openai import OpenAIModel
-
-            self._real = OpenAIModel(self.options)
-        return self._real
-
-    @property
-    def embedded(self) -> Any:
-        """The embedded models (`embedded.EmbeddedModel`)."""
-        if self._embedded is None:
-            from postroom.assistant.embedded import EmbeddedModel
-
-            self._embedded = EmbeddedModel(self.options.model_dir)
-        return self._embedded
-
-    @property
-    def can_encode(self) -> bool:
-        """True if the sentence encoder is installed."""
-        return bool(self.embedded.can_encode)
-
-    @property
-    def can_complete(self) -> bool:
-        """True if the small chat model is installed and its file is there."""
-        return bool(self.embedded.can_complete)
-
-    def encoder(self) -> Model:
-        """The sentence encoder.
-
-        Raises:
-            RetryLater: it is not installed: a hold that says so.
-        """
-        if self.can_encode:
-            model: Model = self.embedded
-            return model
-        raise RetryLater(
-            NO_MODEL_HOLD_SECONDS,
-            f"no sentence encoder on this worker: pip install 'postroom[local]' brings one, or {HOW_TO_CONFIGURE}",
-        )
-
-    def completer(self) -> Model:
-        """The configured endpoint, else the small chat model.
-
-        Raises:
-            RetryLater: neither is there: a hold that says so.
-        """
-        if self.real is not None:
-            return self.real
-        if self.can_complete:
-            model: Model = self.embedded
-            return model
-        reason, seconds = self.embedded.why_no_completion()
-        raise RetryLater(seconds, f"{reason}; or {HOW_TO_CONFIGURE}")
-
-    async def close(self) -> None:
-        """Ends processes and connections; the next call opens them again."""
-        opened = [model for model in (self._real, self._embedded) if model is not None]
-        await asyncio.gather(*(model.close() for model in opened))

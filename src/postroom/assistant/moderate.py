@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroom.assistant import params
+from postroom.assistant.choosing import Models
 from postroom.assistant.classify import MAX_PROMPT_CHARS
-from postroom.assistant.models import Models, Run
+from postroom.assistant.models import Run
 from postroom.assistant.quoting import dot
 from postroom.assistant.text import is_cjk, plain, sentences, shorten, text_of
 from postroom.assistant.toolbox import MATERIAL, Toolbox, aside, material

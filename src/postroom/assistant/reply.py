@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroom.assistant import params
-from postroom.assistant.models import HOW_TO_CONFIGURE, Models, Run
+from postroom.assistant.choosing import Models
+from postroom.assistant.models import HOW_TO_CONFIGURE, Run
 from postroom.assistant.quoting import quote
 from postroom.assistant.summarize import LANGUAGES, PART_CHARS
 from postroom.assistant.text import language_of, plain, shorten, text_of

@@ -17,8 +17,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from postroom.assistant import params
+from postroom.assistant.choosing import Models
 from postroom.assistant.grounding import numbers_in, readings
-from postroom.assistant.models import Models, Run
+from postroom.assistant.models import Run
 from postroom.assistant.quoting import quote
 from postroom.assistant.text import plain, shorten, text_of
 from postroom.assistant.toolbox import MATERIAL, Toolbox, material

@@ -12,7 +12,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from postroom.assistant import params
-from postroom.assistant.models import Models, Run
+from postroom.assistant.choosing import Models
+from postroom.assistant.models import Run
 from postroom.assistant.quoting import quote
 from postroom.assistant.text import chunks, language_of, plain, shorten, text_of
 from postroom.assistant.toolbox import MATERIAL, Told, Toolbox, aside, material

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from postroom.assistant.models import HOW_TO_CONFIGURE, Answer, Message, Models, Role, Run, Usage, Vector
+from postroom.assistant.choosing import Models
+from postroom.assistant.models import HOW_TO_CONFIGURE, Answer, Message, Role, Run, Usage, Vector
 from postroom.assistant.params import invalid
 
 MAX_KNOWN = 500
