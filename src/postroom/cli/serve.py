@@ -114,6 +114,7 @@ class _Service:
     async def run(self) -> int:
         """Until told to end; the exit code."""
         from postroom.api.serving import make_server
+        from postroom.cli.collector import collect_less
         from postroom.cli.ending import Stops
         from postroom.wiring import make_app
 
@@ -126,6 +127,7 @@ class _Service:
                 if worker is None:
                     await stack.enter_async_context(caretaking(verbs, self._settings))
                 async with answering(server, listener) as answers:
+                    collect_less()
                     await self._introduce(listener, worker)
                     self._fetch_model()
                     return await _until_ended(stops, worker, answers)

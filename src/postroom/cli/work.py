@@ -87,6 +87,7 @@ def chosen(shop: Shop, kinds: str | None) -> Registry:
 
 async def run_worker(shop: Shop, registry: Registry, queues: tuple[str, ...], supervised: int | None) -> int:
     """One worker until it is told to end; the exit code."""
+    from postroom.cli.collector import collect_less
     from postroom.cli.ending import Stops, drained
     from postroom.settings import masked
     from postroom.worker.loop import Worker
@@ -95,6 +96,7 @@ async def run_worker(shop: Shop, registry: Registry, queues: tuple[str, ...], su
     try:
         with Stops(supervised) as stops:
             await one.start()
+            collect_less()
             tell(
                 f"postroom: worker {one.identity} is ready: {masked(shop.inbox.url)}, "
                 f"{plural(one.concurrency, 'job')} at once, kinds {', '.join(registry.kinds())}{_where(queues)}"
