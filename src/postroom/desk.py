@@ -226,8 +226,17 @@ class Desk:
                 answers.append(DuplicateJob(done.job_id))
         return answers
 
-    async def get(self, job_id: str, *, owner: str | None = None, with_result: bool = True) -> JobView:
+    async def get(
+        self,
+        job_id: str,
+        *,
+        owner: str | None = None,
+        with_result: bool = True,
+        wait_seconds: float = 0.0,
+    ) -> JobView:
         now, job = await self._job(job_id, owner)
+        if wait_seconds > 0 and not job.is_final:
+            now, job = await self._at_its_end(job_id, owner, wait_seconds)
         result, url = await self._inline_result(job) if with_result else (None, None)
         return self._view(job, now, result=result, url=url, kinds=await self._kinds_at_work(now, [job]))
 
@@ -241,6 +250,18 @@ class Desk:
             if purged_at is not None:
                 raise JobPurged(job_id, purged_at)
         raise JobNotFound(job_id)
+
+    async def _at_its_end(self, job_id: str, owner: str | None, seconds: float) -> tuple[float, Job]:
+        """The job once it ended, or as it stands after so long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        with self.store.watch(job_id) as watch:
+            while True:
+                now, job = await self._job(job_id, owner)
+                left = deadline - loop.time()
+                if job.is_final or left <= 0:
+                    return now, job
+                await watch.wait(min(left, self.settings.poll_seconds))
 
     def _view(
         self,

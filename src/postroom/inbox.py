@@ -327,20 +327,14 @@ class Inbox:
         """
         verbs = await self.verbs()
         loop = asyncio.get_running_loop()
-        deadline = None if timeout_seconds is None else loop.time() + timeout_seconds
-        with verbs.watch(job_id) as watch:
-            while True:
-                job = await verbs.get(job_id, owner=owner)
-                if job.is_final:
-                    return job
-                left = (
-                    self.settings.poll_seconds
-                    if deadline is None
-                    else min(self.settings.poll_seconds, deadline - loop.time())
-                )
-                if left <= 0:
-                    raise WaitTimedOut(job_id, timeout_seconds or 0.0, job.state)
-                await watch.wait(left)
+        deadline = float("inf") if timeout_seconds is None else loop.time() + timeout_seconds
+        while True:
+            left = max(0.0, min(self.settings.poll_seconds, deadline - loop.time()))
+            job = await verbs.get(job_id, owner=owner, wait_seconds=left)
+            if job.is_final:
+                return job
+            if loop.time() >= deadline:
+                raise WaitTimedOut(job_id, timeout_seconds or 0.0, job.state)
 
     async def follow(self, job_id: str, *, after: int = -1, owner: str | None = None) -> AsyncIterator[Line]:
         """The job's journal from after line ``after``, as it is written; ends after the line that ended the job."""

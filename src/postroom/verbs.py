@@ -109,8 +109,16 @@ class Verbs(Protocol):
     async def submit(self, drafts: Sequence[Draft]) -> list[Receipt | PostroomError]:
         """Accept drafts, each whole; answers in order, an error (`DuplicateJob`) where one was refused."""
 
-    async def get(self, job_id: str, *, owner: str | None = None, with_result: bool = True) -> JobView:
-        """One job. With ``with_result`` its result stands inline where it ended and is small enough."""
+    async def get(
+        self,
+        job_id: str,
+        *,
+        owner: str | None = None,
+        with_result: bool = True,
+        wait_seconds: float = 0.0,
+    ) -> JobView:
+        """One job; waits up to ``wait_seconds`` for its end. With ``with_result`` its result stands inline where it
+        ended and is small enough."""
 
     async def find(self, query: Query) -> JobPage: ...
 

@@ -72,6 +72,8 @@ from postroom.wire import (
 RETRY_SECONDS = 5.0
 """How long a call that fails is repeated before it is given up."""
 
+LONGEST_WAIT_SECONDS = 60.0
+"""How long a service holds an answer back at most."""
 MAX_ENTRIES = 5_000
 PAGE = 500
 FIRST_PAUSE_SECONDS = 0.05
@@ -135,9 +137,17 @@ class RemoteDesk:
             for a, draft in zip(answers, drafts, strict=True)
         ]
 
-    async def get(self, job_id: str, *, owner: str | None = None, with_result: bool = True) -> JobView:
+    async def get(
+        self,
+        job_id: str,
+        *,
+        owner: str | None = None,
+        with_result: bool = True,
+        wait_seconds: float = 0.0,
+    ) -> JobView:
         _check_owner(owner)
-        return job_view_from_json(await self._connection.json("GET", _job(job_id)))
+        held = min(wait_seconds, LONGEST_WAIT_SECONDS)
+        return job_view_from_json(await self._connection.json("GET", _job(job_id), wait_seconds=held))
 
     async def find(self, query: Query) -> JobPage:
         _check_owner(query.owner)
@@ -263,7 +273,7 @@ class RemoteDesk:
             "queues": request.queues,
             "limit": min(request.limit, 1_000),
             "lease_seconds": request.lease_seconds,
-            "wait_seconds": min(wait_seconds, 60.0),
+            "wait_seconds": min(wait_seconds, LONGEST_WAIT_SECONDS),
         }
         shown = await self._connection.json(
             "POST", "/leases/claim", text=json.dumps(asked), wait_seconds=wait_seconds, repeatable=False
