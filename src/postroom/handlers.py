@@ -40,7 +40,9 @@ class Handler:
     @cached_property
     def is_async(self) -> bool:
         """True for ``async def``: runs in the worker's event loop (or the child's); else in a thread."""
-        return inspect.iscoroutinefunction(self.function)
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            _call_of(self.function)
+        )
 
     @cached_property
     def own_limits(self) -> Limits | None:
@@ -103,35 +105,65 @@ class Registry:
 
 def _check(handler: Handler) -> None:
     name = _name(handler.function)
-    if not handler.kind or len(handler.kind) > 100 or not handler.kind.isprintable():
-        raise HandlerInvalid(f"{name}: a kind is 1 to 100 printable characters, found {handler.kind!r}")
+    kind: Any = handler.kind
+    if not isinstance(kind, str) or not 0 < len(kind) <= 100 or not kind.isprintable():
+        raise HandlerInvalid(f"{name}: a kind is 1 to 100 printable characters, found {kind!r}")
     if not callable(handler.function):
         raise HandlerInvalid(f"{name} is not a function")
-    if inspect.isasyncgenfunction(handler.function) or inspect.isgeneratorfunction(handler.function):
+    if any(is_one(f) for is_one in _GENERATORS for f in (handler.function, _call_of(handler.function))):
         raise HandlerInvalid(
             f"{name} is a generator; a handler returns its result, and emits with run.emit(data)"
         )
     if handler.isolation not in ("none", "process"):
         raise HandlerInvalid(f"{name}: isolation is 'none' or 'process', found {handler.isolation!r}")
-    if handler.item_concurrency < 1:
-        raise HandlerInvalid(f"{name}: item_concurrency is 1 or more, found {handler.item_concurrency}")
+    if not _is_whole_number(handler.item_concurrency):
+        raise HandlerInvalid(f"{name}: item_concurrency is 1 or more, found {handler.item_concurrency!r}")
+    _check_limits(handler, name)
+    _check_parameters(handler, name)
+
+
+_GENERATORS = (inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+
+
+def _check_limits(handler: Handler, name: str) -> None:
     limits = handler.limits
     for option, value in (
         ("timeout_seconds", limits.timeout_seconds),
         ("stall_timeout_seconds", limits.stall_timeout_seconds),
     ):
-        if value is not None and not value > 0:
-            raise HandlerInvalid(f"{name}: {option} must be above 0, found {value}")
+        if value is not None and not (_is_number(value) and value > 0):
+            raise HandlerInvalid(f"{name}: {option} must be above 0, found {value!r}")
         if value is not None and not handler.can_be_stopped:
             raise HandlerInvalid(
                 f"{name}: {option} cannot be enforced, since a plain function runs in a thread and a thread "
                 "cannot be killed; make it async, or register it with isolation='process'"
             )
-    if limits.max_attempts is not None and limits.max_attempts < 1:
-        raise HandlerInvalid(f"{name}: max_attempts is 1 or more, found {limits.max_attempts}")
-    if limits.allow_failed_items is not None and limits.allow_failed_items < 0:
-        raise HandlerInvalid(f"{name}: allow_failed_items is 0 or more, found {limits.allow_failed_items}")
-    _check_parameters(handler, name)
+    if limits.max_attempts is not None and not _is_whole_number(limits.max_attempts):
+        raise HandlerInvalid(f"{name}: max_attempts is 1 or more, found {limits.max_attempts!r}")
+    allowed = limits.allow_failed_items
+    if allowed is not None and not (
+        _is_number(allowed) and allowed >= 0 and (allowed < 1 or allowed % 1 == 0)
+    ):
+        raise HandlerInvalid(
+            f"{name}: allow_failed_items is a whole number of items, or a share from 0 to below 1, found {allowed!r}"
+        )
+    if handler.is_whole and (allowed is not None or handler.item_concurrency > 1):
+        raise HandlerInvalid(
+            f"{name}: item_concurrency and allow_failed_items are for handlers of items, and it is whole"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _call_of(function: Any) -> Any:
+    """What an object of a class of one's own does when it is called."""
+    return type(function).__call__ if callable(function) else None
 
 
 def _check_parameters(handler: Handler, name: str) -> None:
