@@ -180,16 +180,12 @@ class Desk:
                 jobs.pop(job_id, None)
             jobs.update(reading.jobs)
             standing = reading.checkpoints
-        facts = {}
-        for intent in intents:
-            job_id = intent.job_id
+        facts = {i.job_id: Facts(now, self.policy, jitter=self._jitter()) for i in intents}
+        for job_id in named:
             kept = {(c.kind, c.key): c for c in standing.get(job_id, ())}
-            keys = (
-                None
-                if is_trusted or job_id not in named or job_id not in jobs
-                else await self._item_keys(jobs[job_id])
-            )
-            facts[job_id] = Facts(now, self.policy, kept, keys, self._jitter())
+            job = None if is_trusted else jobs.get(job_id)
+            keys = None if job is None else await self._item_keys(job)
+            facts[job_id] = facts[job_id]._replace(checkpoints=kept, item_keys=keys)
         return facts
 
     async def _item_keys(self, job: Job) -> frozenset[str]:

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from postroom.errors import CheckpointConflict, LeaseLost, OutcomeInvalid, TransitionRefused
 from postroom.model import (
@@ -100,8 +101,7 @@ TIMEOUT = "timeout"
 STALLED = "stalled"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What a decision needs to know beside the job and the intent.
 
     Attributes:
@@ -113,8 +113,8 @@ class Facts:
     """
 
     now: float
-    policy: Policy = field(default_factory=Policy)
-    checkpoints: Mapping[CheckpointId, Checkpoint] = field(default_factory=dict)
+    policy: Policy = Policy()
+    checkpoints: Mapping[CheckpointId, Checkpoint] = MappingProxyType({})
     item_keys: frozenset[str] | None = None
     jitter: float = 1.0
 
@@ -346,14 +346,13 @@ def settle(job: Job, outcome: Outcome, facts: Facts) -> Change | Kept:
             return _crash(run, outcome.reason or "process gone")
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """A run about to end: the job as stored, the job with what the outcome brought, and what to write beside it."""
 
     before: Job
     job: Job
     facts: Facts
-    output: list[Line] = field(default_factory=list)
+    output: Sequence[Line] = ()
     offer: _Offer | None = None
 
     def end(self, verb: str, to: State, sets: dict[str, Any], event: Event, **line: Any) -> Change:
@@ -420,7 +419,7 @@ def _error(run: _Run, error: ErrorInfo) -> Change:
     max_attempts = facts.policy.max_attempts if job.max_attempts is None else job.max_attempts
     if error.is_permanent or job.attempts >= max_attempts:
         if job.has_items and error.code == ITEMS_FAILED and run.offer is not None:
-            run = replace(run, job=evolve(job, **run.offer.finalise()))
+            run = run._replace(job=evolve(job, **run.offer.finalise()))
             if run.job.done >= run.job.total:
                 return _judge_items(run, "error")
         return _fail(run, "error", error)
@@ -566,7 +565,7 @@ def rescue(job: Job, intent: Rescue, facts: Facts) -> Change | Kept:
     if not has_ended and not intent.is_proven:
         return Kept(job)
     run = _Run(job, job, facts)
-    limit = limit_error(job, replace(facts, now=job.lease_expires_at)) if has_ended else None
+    limit = limit_error(job, facts._replace(now=job.lease_expires_at)) if has_ended else None
     return _crash(run, intent.reason) if limit is None else _error(run, limit)
 
 

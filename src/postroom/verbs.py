@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from postroom.errors import PostroomError
 from postroom.model import Beat, Draft, Job, Line, Outcome, Payload, State, WorkerInfo
@@ -27,8 +27,7 @@ class Receipt:
     is_replayed: bool = False
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What one worker's write led to.
 
     ``status``: ``ok``, ``cancel_requested``, ``lease_lost``, ``conflict`` or ``invalid``. ``job`` is the row after it,

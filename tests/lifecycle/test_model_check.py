@@ -89,7 +89,7 @@ def spoil_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     hold = lifecycle._hold
 
     def forgetful(run: Any, outcome: Any) -> Change:
-        return hold(replace(run, job=evolve(run.job, cancel_requested=False)), outcome)
+        return hold(run._replace(job=evolve(run.job, cancel_requested=False)), outcome)
 
     monkeypatch.setattr(lifecycle, "_hold", forgetful)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -54,8 +54,7 @@ _lane_of = attrgetter("queue", "kind")
 _owner_of = attrgetter("owner")
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A job as it stands in the file: its number, and what a change must have been decided on."""
 
     seq: int
@@ -358,8 +357,10 @@ class _Wave:
 
 
 def claimed(job: Job, worker: str, lease_seconds: float, now: float) -> tuple[Job, tuple[Any, ...]]:
-    """A job as its claim leaves it (``claim_jobs`` writes it so), and its line: those of `postroom.lifecycle.claim`, as a
-    test holds."""
+    """A job as its claim leaves it, and its line: those of `postroom.lifecycle.claim`, as a test holds.
+
+    ``claim_jobs`` writes the same into the row.
+    """
     spans = [span for span in (job.timeout_seconds, job.stall_timeout_seconds) if span is not None]
     at = max(now, job.updated_at)
     after = evolve(
