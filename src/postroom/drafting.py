@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from postroom.errors import DraftInvalid, Problem, TooLarge
@@ -82,10 +84,10 @@ class Drafting:
         if expires_at is not None and expires_at <= now:
             check.add("expires_at", "lies in the past")
         kind = check.label("kind", "assistant" if fields.get("kind") is None else fields["kind"])
-        if idempotency_key is not None and not 0 < len(idempotency_key) <= 255:
-            check.add("Idempotency-Key", f"1 to 255 characters, found {len(idempotency_key)}")
+        if idempotency_key is not None and not _is_key(idempotency_key):
+            check.add("Idempotency-Key", "1 to 255 characters, none of them a control character")
         check.finish()
-        return evolve(
+        draft = evolve(
             _PLAIN,
             job_id=new_job_id(now),
             kind=kind,
@@ -94,10 +96,11 @@ class Drafting:
             has_items=has_items,
             owner=owner,
             actor=actor or owner,
-            idempotency_key=idempotency_key,
-            body_digest=None if idempotency_key is None else body_digest(fields),
             **sets,
         )
+        if idempotency_key is None:
+            return draft
+        return evolve(draft, idempotency_key=idempotency_key, body_digest=body_digest(draft))
 
     def _payload(self, fields: Mapping[str, Any], check: _Check) -> tuple[Payload, int, bool]:
         content, items = fields.get("content"), fields.get("items")
@@ -146,18 +149,29 @@ _FIELDS = _SHAPE | OPTIONS
 _PLAIN = Draft("", "", Payload("null"))
 
 
-def body_digest(fields: Mapping[str, Any]) -> str:
-    """The digest of a body whatever the order of its keys and however its defaults are spelled."""
-    canonical = {name: value for name, value in sorted(fields.items()) if value is not None}
-    return digest(encode(_sorted(canonical)))
+def body_digest(draft: Draft) -> str:
+    """The digest of what was asked, whatever the order of its keys and however it was spelled: a default that is said
+    is the default, and one instant in two zones is one. So the same call in Python and over HTTP is the same body."""
+    said = [repr(value) for value in _digested(draft)]
+    texts = (draft.payload.body, draft.params, draft.metadata)
+    return digest(*said, *map(_canonical, texts), *(draft.payload.keys or ()))
 
 
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _sorted(v) for k, v in sorted(value.items(), key=lambda pair: str(pair[0]))}
-    if isinstance(value, list | tuple):
-        return [_sorted(v) for v in value]
-    return value.isoformat() if isinstance(value, datetime) else value
+_digested = attrgetter(
+    *"kind has_items sender topic priority queue run_at expires_at max_attempts timeout_seconds "
+    "stall_timeout_seconds allow_failed_items".split()
+)
+
+
+def _canonical(text: JsonText) -> JsonText:
+    """The text with the keys of its objects in order."""
+    if "{" not in text or text == "{}":
+        return text
+    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and 0 < len(key) <= 255 and _is_clean(key)
 
 
 def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
@@ -227,7 +241,11 @@ class _Check:
         if not isinstance(value, datetime) or value.tzinfo is None:
             self.add(name, "a time with an offset (RFC 3339 text, or an aware datetime)")
             return None
-        return value.astimezone(UTC).timestamp()
+        try:
+            return value.astimezone(UTC).timestamp()
+        except OverflowError:
+            self.add(name, "a time within the calendar, whatever its offset")
+            return None
 
     def seconds(self, name: str, value: Any) -> float | None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
