@@ -6,8 +6,9 @@ request could have joined his. With several callers the thread gains a lot: thei
 loops work on meanwhile.
 
 So a lone caller's small requests are written in his own loop, for as long as they stay alone and quick. One in
-`PROBE_EVERY` goes through the thread all the same, to see whether others come while it is under way; if so, or if the
-disk or another process makes one take long, all go through the thread until `STREAK` in a row were alone and quick.
+`PROBE_EVERY` goes through the thread all the same, to see whether others come while it is under way; if so, all go
+through the thread until `STREAK` beyond a setback were alone and quick. One that the disk or another process makes slow
+sends only the next few there; where most are slow, all go there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ STREAK = 16
 PROBE_EVERY = 16
 SETBACK = 48
 """Requests that must have been alone beyond the streak, after one was not."""
+HICCUP = 4
+"""Requests that must have been alone and quick to make up for one that was alone and slow."""
 WEIGHT_MOST = 8
 QUICK_SECONDS = 0.002
 
@@ -56,4 +59,4 @@ class Solo:
         elif requests > 1 or arrivals != self.arrivals:
             self._alone = -SETBACK
         else:
-            self._alone = min(self._alone, 0)
+            self._alone = max(min(self._alone, STREAK) - HICCUP, -SETBACK)

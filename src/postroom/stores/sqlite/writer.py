@@ -47,7 +47,8 @@ GROUP_MOST = 10_000
 class Request:
     """Something to write, and who waits for it.
 
-    ``submissions``, ``changes``, ``claims``: one of them. ``act``: anything else, given the book and the time.
+    ``submissions``, ``changes``, ``claims``: one of them. ``act``: anything else, given the book. None of them: it only
+    wakes the thread, and is answered once all before it are.
     """
 
     submissions: Sequence[Submission] = ()
@@ -68,6 +69,11 @@ class Request:
         except IndexError:
             return False
         return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing to be written."""
+        return not (self.submissions or self.changes or self.claim or self.act)
 
     @property
     def weight(self) -> int:
@@ -123,7 +129,6 @@ class Writer:
         """Held by whoever uses the book."""
         self._solo = Solo()
         self._checkpoint = Checkpoint(book.path, book.connection)
-        self._is_nudged = False
         self._claimed_last = 0
         self.counts = Counts()
         self._thread = threading.Thread(target=self._run, name="postroom-sqlite-writer", daemon=True)
@@ -184,9 +189,7 @@ class Writer:
                 return False  # the thread tries again, and knows what to do with what it meets
             self.counts.by_caller += 1
             if self._checkpoint.is_due():
-                self._queue.put(
-                    Request()
-                )  # asks for nothing, and wakes the thread, which will see that it is due
+                self._queue.put(Request())  # wakes the thread, which will see that it is due
             self._after([request], self._solo.arrivals, began, began_at)
         finally:
             self._lock.release()
@@ -229,16 +232,19 @@ class Writer:
     def _run(self) -> None:
         while (group := self._gather()) is not None:
             with self._lock:
-                began, began_at, arrivals = time.monotonic(), self._clock(), self._solo.arrivals
-                self._perform(group)
-                self._after(group, arrivals, began, began_at)
+                self._write_group([request for request in group if not request.is_empty])
                 is_due = self._checkpoint.is_due()
             _deliver(group)
             if is_due:
                 self._checkpoint.move(self._lock)
-                self._is_nudged = False
         self._checkpoint.close()
         self._book.connection.close()
+
+    def _write_group(self, group: list[Request]) -> None:
+        if group:
+            began, began_at, arrivals = time.monotonic(), self._clock(), self._solo.arrivals
+            self._perform(group)
+            self._after(group, arrivals, began, began_at)
 
     def _gather(self) -> list[Request] | None:
         """The requests that wait, at least one; None at the end."""
