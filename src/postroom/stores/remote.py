@@ -16,7 +16,6 @@ import codecs
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +40,7 @@ from postroom.model import (
     Payload,
     State,
     WorkerInfo,
+    evolve,
 )
 from postroom.settings import Settings
 from postroom.stores.connection import Connection, error_from_problem
@@ -444,7 +444,7 @@ def _keyed(draft: Draft) -> Draft:
     """The draft with an idempotency key: its own, else one made of its id, which nobody else has."""
     if draft.idempotency_key is not None:
         return draft
-    return replace(draft, idempotency_key=f"draft-{draft.job_id}")
+    return evolve(draft, idempotency_key=f"draft-{draft.job_id}")
 
 
 def _receipt(shown: Mapping[str, Any], draft: Draft) -> Receipt | PostroomError:
