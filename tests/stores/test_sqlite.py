@@ -677,6 +677,22 @@ async def test_a_lone_caller_lets_other_tasks_in(store):
     assert seen >= 100
 
 
+async def test_a_claim_for_many_slots_is_served_without_the_thread_while_it_brings_little(store, monkeypatch):
+    monkeypatch.setattr(solo, "QUICK_SECONDS", float("inf"))
+    counts = writer_of(store).counts
+    request = ClaimRequest("w1", ("note",), limit=500)
+    for _ in range(2 * solo.STREAK):
+        await store.submit([submission()])
+        assert len((await store.claim(request)).leases) == 1
+    assert counts.by_caller > 0
+
+    await store.submit([submission() for _ in range(50)])
+    assert len((await store.claim(request)).leases) == 50
+    before = counts.by_caller
+    await store.claim(request)  # as many may wait again
+    assert counts.by_caller == before
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_lone_caller_waits_for_a_lock_in_the_thread(store, other):
     for _ in range(100):
