@@ -361,7 +361,9 @@ class Worker:
         """Nothing more is due now: wait for a hint, the next due time, or a poll, whichever comes first."""
         poll = self.settings.poll_seconds
         if self._verbs.is_remote:
-            if not claimed.leases:
+            if claimed.leases:
+                await asyncio.sleep(0)  # lets what was claimed start: making a request holds the loop
+            else:
                 await self._pause(poll - (monotonic() - asked_at))
             return
         due = claimed.next_due_at
