@@ -233,6 +233,10 @@ class Desk:
         now, job = await self._job(job_id, owner)
         if wait_seconds > 0 and not job.is_final:
             now, job = await self._at_its_end(job_id, owner, wait_seconds)
+        return await self._shown(job, now, with_result=with_result)
+
+    async def _shown(self, job: Job, now: float, *, with_result: bool = True) -> JobView:
+        """One job, with all that is shown of it."""
         result, url = await self._inline_result(job) if with_result else (None, None)
         return self._view(job, now, result=result, url=url, kinds=await self._kinds_at_work(now, [job]))
 
@@ -389,12 +393,12 @@ class Desk:
     ) -> JobView:
         await self._job(job_id, owner)
         decision = await self._decide_one(Cancel(job_id, reason, actor or owner or DEFAULT_OWNER))
-        return self._view(decision.job, self.store.now(), kinds=frozenset())
+        return await self._shown(decision.job, self.store.now())
 
     async def replay(self, job_id: str, *, owner: str | None = None, actor: str | None = None) -> JobView:
         await self._job(job_id, owner)
         decision = await self._decide_one(Replay(job_id, actor or owner or DEFAULT_OWNER))
-        return self._view(decision.job, self.store.now(), kinds=frozenset())
+        return await self._shown(decision.job, self.store.now())
 
     async def dead_letters(
         self, *, owner: str | None = None, since: float | None = None, kind: str | None = None

@@ -8,7 +8,7 @@ compare-and-set on the plan keeps two processes from taking the same step.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from postroom.errors import DraftInvalid, JobNotFound
@@ -52,7 +52,7 @@ class ReplayPlans:
         running = await self._running()
         asked, jobs = jobs, [job for job in jobs if (job.job_id, job.life) not in running]
         if not jobs:
-            return max(running[job.job_id, job.life] for job in asked)
+            return self._promised(request, asked, running)
         name = PREFIX + digest(*sorted(f"{job.job_id}:{job.life}" for job in jobs))
         plan = {
             "jobs": [[job.job_id, job.life] for job in jobs],
@@ -66,6 +66,14 @@ class ReplayPlans:
         if is_new:
             await self._carry_on(name, json.dumps(plan))
         return len(asked)
+
+    def _promised(
+        self, request: ReplayRequest, asked: Sequence[Job], running: Mapping[tuple[str, int], int]
+    ) -> int:
+        """What the press was told that a plan carries out already: those of the ids that it has, or the group's all."""
+        if request.job_ids:
+            return len({job_id for job_id, _ in running} & set(request.job_ids))
+        return max(running[job.job_id, job.life] for job in asked)
 
     async def _running(self) -> dict[tuple[str, int], int]:
         """The jobs (and their lives) that a plan has taken up already, with the number of jobs in that plan."""

@@ -16,6 +16,7 @@ import codecs
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -147,7 +148,8 @@ class RemoteDesk:
     ) -> JobView:
         _check_owner(owner)
         held = min(wait_seconds, LONGEST_WAIT_SECONDS)
-        return job_view_from_json(await self._connection.json("GET", _job(job_id), wait_seconds=held))
+        view = job_view_from_json(await self._connection.json("GET", _job(job_id), wait_seconds=held))
+        return view if with_result else replace(view, result=None, result_url=None)
 
     async def find(self, query: Query) -> JobPage:
         _check_owner(query.owner)
