@@ -58,6 +58,20 @@ def single_commits(folder: Path, seconds: float = 1.0) -> float:
     return rate
 
 
+def two_commits_after_a_pause(folder: Path, times: int = 100) -> list[float]:
+    """Milliseconds of two single-row commits after 30 ms of rest: what a submit and a claim cannot do without."""
+    connection = _open(folder / "rested.db")
+    found = []
+    for _ in range(times):
+        time.sleep(0.03)
+        begun = time.perf_counter()
+        connection.execute(_INSERT, (1.0,))
+        connection.execute(_CLAIM).fetchall()
+        found.append((time.perf_counter() - begun) * 1000)
+    connection.close()
+    return found
+
+
 def pairs_in_batches(folder: Path, seconds: float = 1.0) -> float:
     """Claim and complete pairs a second in batches of 100, no journal, no fence, no result apart."""
     connection = _open(folder / "pairs.db")

@@ -239,6 +239,9 @@ def pickup(folder: Path, times: int = 200) -> Figures:
         figures[f"pick-up ms p50, {name}"] = median(found)
         figures[f"pick-up ms p95, {name}"] = _percentile(found, 0.95)
 
+    floor = floors.two_commits_after_a_pause(folder)
+    figures["raw: two commits after a pause, ms p50"] = median(floor)
+    figures["raw: two commits after a pause, ms p95"] = _percentile(floor, 0.95)
     note("one process", asyncio.run(inside()))
     store = f"sqlite:///{folder}/pickup-2.db"
     with processes.worker(store, concurrency=8, log=folder / "worker.log"):
