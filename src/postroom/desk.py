@@ -76,7 +76,7 @@ from postroom.views import (
 )
 
 MAX_ROUNDS = 32
-"""How often a verb reads and decides again where the row keeps moving."""
+"""How often in a row a verb reads and decides again where the rows keep moving."""
 
 WORKERS_CACHE_SECONDS = 1.0
 DAY = 86_400.0
@@ -134,7 +134,8 @@ class Desk:
         jobs = dict(known) if known else {}
         unread = set(jobs)
         waiting = list(range(len(intents)))
-        for _ in range(MAX_ROUNDS):
+        rounds = 0
+        while rounds < MAX_ROUNDS:
             now_turn, later = _first_per_job(intents, waiting)
             facts = await self._read([intents[i] for i in now_turn], jobs, unread, is_trusted)
             changes: list[tuple[int, Change]] = []
@@ -154,7 +155,9 @@ class Desk:
                 else:
                     decisions[index] = None
                     jobs.pop(change.job.job_id, None)
-            waiting = sorted([i for i in now_turn if decisions[i] is None] + later)
+            undecided = [i for i in now_turn if decisions[i] is None]
+            rounds = rounds + 1 if len(undecided) == len(now_turn) else 0
+            waiting = sorted(undecided + later)
             if not waiting:
                 return [decision for decision in decisions if decision is not None]
         busy = StoreUnavailable(f"the job kept changing while {MAX_ROUNDS} decisions were made; try again")

@@ -101,10 +101,12 @@ class Settings:
     max_body_bytes: int = _setting(10 * MIB, "Largest request body.", low=1024)
     max_item_bytes: int = _setting(MIB, "Largest item or content.", low=16)
     max_result_bytes: int = _setting(16 * MIB, "Largest result of one item or of a content job.", low=16)
-    retain_succeeded_days: float = _setting(
-        90.0, "Days that succeeded and cancelled jobs are kept after their end.", low=0
+    retain_succeeded_days: float = _setting(90.0, "Days that succeeded jobs are kept after their end.", low=0)
+    retain_failed_days: float = _setting(
+        365.0,
+        "Days that failed and cancelled jobs, which can be replayed, are kept after their end.",
+        low=0,
     )
-    retain_failed_days: float = _setting(365.0, "Days that failed jobs are kept after their end.", low=0)
     app: str | None = _setting(None, "Your handlers: module:inbox, as with --app.")
     model: str | None = _setting(None, "Name of the model to ask for; with model_url.")
     model_url: str | None = _setting(

@@ -6,14 +6,17 @@ does them: over HTTP there is nobody else who could.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from postroom.api.bodies import IN_THREAD_BYTES
+from postroom.api.service import Service
 from postroom.desk import Desk
 from postroom.drafting import Drafting
 from postroom.inbox import Inbox
@@ -36,7 +39,7 @@ from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from postroom.verbs import Answer, Verbs
 from postroom.views import JobView
-from tests.api.live import live_service
+from tests.api.live import LiveService, live_service
 
 SETTINGS = Settings(store="memory://", port=0, poll_seconds=60.0, backoff_base_seconds=2.0)
 """A poll comes once a minute: whoever waits is woken by a hint, or the test does not end."""
@@ -173,6 +176,20 @@ STORES: dict[str, MakeStore] = {
 ROADS = [*STORES, "http"]
 
 
+def warm_up(url: str) -> None:
+    """Let the service start its thread for large bodies, which stays as long as the service."""
+    large, says = b"[" + b" " * IN_THREAD_BYTES + b"]", {"Content-Type": "application/json"}
+    assert httpx2.post(f"{url}/jobs", content=large, headers=says).status_code == 422
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveService]:
+    """One service for many tests, each of which gives it an inbox of its own."""
+    with live_service(SETTINGS) as live:
+        warm_up(live.url)
+        yield live
+
+
 @pytest.fixture(params=ROADS)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     clock = ManualClock()
@@ -181,7 +198,8 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     async with AsyncExitStack() as stack:
         verbs: Verbs = desk
         if request.param == "http":
-            live = stack.enter_context(live_service(SETTINGS, Inbox.over(desk, SETTINGS)))
+            live: LiveService = request.getfixturevalue("live")
+            live.app.state.service = Service(Inbox.over(desk, SETTINGS), SETTINGS)
             verbs = RemoteDesk(live.url, SETTINGS)
         await verbs.open()
         stack.push_async_callback(verbs.close)

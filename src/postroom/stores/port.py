@@ -175,7 +175,8 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long ended jobs are kept, counted from ``finished_at``; None keeps them for ever."""
+    """How long ended jobs are kept, counted from ``finished_at``; None keeps them for ever. Cancelled ones are kept as
+    failed ones are: both can be replayed."""
 
     succeeded_seconds: float | None
     failed_seconds: float | None

@@ -81,7 +81,7 @@ async def attend(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@router.delete("/workers/{worker}", **schemas.documented(None, 204, None))
+@router.delete("/workers/{worker:path}", **schemas.documented(None, 204, None))
 async def leave(request: Request, worker: str) -> Response:
     """A worker says goodbye; it holds no lease any more. For one that is not known nothing is to be done."""
     NO_PARAMS.read(request)
