@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from postroom.drafting import Drafting
-from postroom.errors import DraftInvalid, PostroomError, StoreError, WaitTimedOut
+from postroom.errors import DraftInvalid, PostroomError, WaitTimedOut
 from postroom.handlers import Handler, Isolation, Registry
 from postroom.jsontext import decode
 from postroom.model import DEFAULT_OWNER, Draft, Limits, Line, State
@@ -54,6 +54,7 @@ class Inbox:
         self.handlers = Registry()
         self._drafting = Drafting(self.settings)
         self._verbs: Verbs | None = None
+        self._given: Verbs | None = None
         self._is_open = False
         self._lock = asyncio.Lock()
 
@@ -61,7 +62,7 @@ class Inbox:
     def over(cls, verbs: Verbs, settings: Settings | None = None) -> Inbox:
         """An inbox over verbs that exist already (a store of one's own, a test's)."""
         inbox = cls(verbs.url, settings=settings or load_settings())
-        inbox._verbs = verbs
+        inbox._verbs = inbox._given = verbs
         return inbox
 
     # ---- opening and closing
@@ -91,7 +92,7 @@ class Inbox:
 
     async def close(self) -> None:
         """Finish what was accepted and let go of the store. The inbox opens again at its next use."""
-        verbs, self._verbs, self._is_open = self._verbs, None, False
+        verbs, self._verbs, self._is_open = self._verbs, self._given, False
         if verbs is not None:
             await verbs.close()
 
@@ -201,29 +202,33 @@ class Inbox:
 
         Each is a mapping of `submit`'s arguments. Accepted ones stay, refused ones leave nothing. They are written a
         thousand at a time, while the next ones are checked; where the store fails in between, the answers say which
-        of them it has (`StoreError` stands for those that it has not, or of which it is not known).
+        of them it has (its error stands for those that it has not, or of which it is not known).
         """
         verbs = await self.verbs()
         answers: list[Receipt | PostroomError] = []
         batch: list[tuple[int, Draft]] = []
         flying: deque[asyncio.Task[None]] = deque()
         now = verbs.now()
-        for index, fields in enumerate(jobs):
-            try:
-                batch.append((index, self.draft(fields, now=now, owner=owner)))
-                answers.append(Receipt(""))
-            except PostroomError as error:
-                answers.append(error)
-            if len(batch) >= BULK:
-                flying.append(asyncio.create_task(self._submit_batch(verbs, batch, answers)))
-                batch = []
-                await asyncio.sleep(0)  # so that it sets out
-                if len(flying) > 2:
-                    await flying.popleft()
-        if batch:
-            await self._submit_batch(verbs, batch, answers)
-        for task in flying:
-            await task
+        try:
+            for index, fields in enumerate(jobs):
+                try:
+                    batch.append((index, self.draft(fields, now=now, owner=owner)))
+                    answers.append(Receipt(""))
+                except PostroomError as error:
+                    answers.append(error)
+                if len(batch) >= BULK:
+                    flying.append(asyncio.create_task(self._submit_batch(verbs, batch, answers)))
+                    batch = []
+                    await asyncio.sleep(0)  # so that it sets out
+                    if len(flying) > 2:
+                        await flying.popleft()
+            if batch:
+                await self._submit_batch(verbs, batch, answers)
+        finally:  # whatever happens: nothing is under way any more once this returns
+            ended = await asyncio.gather(*flying, return_exceptions=True)
+        for failure in ended:
+            if failure is not None:
+                raise failure
         return answers
 
     def draft(
@@ -247,7 +252,7 @@ class Inbox:
         receipts: Sequence[Receipt | PostroomError]
         try:
             receipts = await verbs.submit([draft for _, draft in batch])
-        except StoreError as error:
+        except PostroomError as error:
             receipts = [error] * len(batch)
         for (index, _), receipt in zip(batch, receipts, strict=True):
             answers[index] = receipt
@@ -337,9 +342,14 @@ class Inbox:
                 raise WaitTimedOut(job_id, timeout_seconds or 0.0, job.state)
 
     async def follow(self, job_id: str, *, after: int = -1, owner: str | None = None) -> AsyncIterator[Line]:
-        """The job's journal from after line ``after``, as it is written; ends after the line that ended the job."""
+        """The job's journal from after line ``after``, as it is written; ends after the line that ended the job.
+
+        A line past the end waits for what comes.
+        """
         verbs = await self.verbs()
         with verbs.watch(job_id) as watch:
+            if after >= 0:
+                after = min(after, await _last_line(verbs, job_id, owner, after))
             while True:
                 lines = await verbs.journal(job_id, owner=owner, after=after)
                 for line in lines:
@@ -401,6 +411,16 @@ class Inbox:
     async def workers(self) -> list[WorkerView]:
         """Live workers and what they run."""
         return await (await self.verbs()).workers()
+
+
+async def _last_line(verbs: Verbs, job_id: str, owner: str | None, after: int) -> int:
+    """The number of the job's last line; at least ``after`` where there is such a line, and then without a search."""
+    if await verbs.journal(job_id, owner=owner, after=after - 1, limit=1):
+        return after
+    last = -1
+    while lines := await verbs.journal(job_id, owner=owner, after=last):
+        last = lines[-1].n
+    return last
 
 
 def open_verbs(url: str, settings: Settings) -> Verbs:
