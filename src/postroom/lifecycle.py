@@ -22,6 +22,7 @@ new rule that leads somewhere new must be written into the table first.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -94,6 +95,9 @@ _born_with = attrgetter(*BORN_WITH)
 _WITHOUT = (None,) * len(BORN_WITH)
 
 CheckpointId = tuple[CheckpointKind, str]
+
+HOLD_MOST_SECONDS = 1e9
+"""The longest hold. Somebody else's ``Retry-After`` may be any number, and a time past the calendar cannot be shown."""
 
 WORKER_LOST = "worker_lost"
 ITEMS_FAILED = "items_failed"
@@ -446,7 +450,7 @@ def _hold(run: _Run, outcome: Outcome) -> Change:
     after = run.facts.policy.hold_seconds if outcome.after_seconds is None else outcome.after_seconds
     if not 0 <= after < float("inf"):
         raise OutcomeInvalid(f"a hold waits 0 seconds or more, got {after}")
-    run_at = run.facts.now + after
+    run_at = run.facts.now + min(after, HOLD_MOST_SECONDS)
     reason = outcome.reason or "held by its handler"
     sets = {"attempts": job.attempts - 1, "holds": job.holds + 1, "run_at": run_at, "reason": reason}
     return run.end("hold", QUEUED, sets, Event.HELD, reason=reason, data={"run_at": run_at})
@@ -779,8 +783,14 @@ def _add_usage(before: JsonText | None, more: Mapping[str, float] | None) -> Jso
         return before
     sums: dict[str, float] = json.loads(before) if before else {}
     for name, number in more.items():
-        sums[name] = sums.get(name, 0) + number
+        sums[name] = _within(sums.get(name, 0) + number)
     return json.dumps(sums)
+
+
+def _within(number: float) -> float:
+    """The number, or the last one that JSON text can hold for everybody: 64 bits, and no infinity."""
+    most = 2**63 - 1 if isinstance(number, int) else sys.float_info.max
+    return max(-most, min(number, most))
 
 
 def error_json(error: ErrorInfo, job: Job) -> dict[str, Any]:

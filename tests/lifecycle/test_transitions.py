@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from postroom.errors import CheckpointConflict, LeaseLost, OutcomeInvalid, Trans
 from postroom.lifecycle import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, Kept
 from postroom.model import Checkpoint, Draft, ErrorInfo, Limits, OutcomeKind, Payload, Priority
 from postroom.policy import JITTER_HIGH, JITTER_LOW, Policy
+from postroom.views import format_time
 from tests.lifecycle.life import ITEM, LEASE, START, TICK, Life, born, item, item_error, running, step
 
 
@@ -364,6 +366,24 @@ def test_a_thousand_holds_leave_every_attempt() -> None:
     life.claim()
     life.succeed()
     assert (life.job.state, life.job.epoch, life.job.attempts) == (SUCCEEDED, 1001, 1)
+
+
+def test_a_hold_for_ever_waits_until_a_time_that_can_be_shown() -> None:
+    life = running()
+    life.hold(1e300, "the provider says so")
+    assert life.job.run_at == life.now + lifecycle.HOLD_MOST_SECONDS
+    assert format_time(life.job.run_at)
+
+
+def test_usage_that_sums_up_past_all_numbers_is_still_a_number() -> None:
+    life = running()
+    for _ in range(3):
+        life.beat(usage={"tokens": 2**63 - 1, "cost": 1.7e308, "debt": -1.7e308})
+    assert json.loads(life.job.usage or "", parse_constant=pytest.fail) == {
+        "tokens": 2**63 - 1,
+        "cost": sys.float_info.max,
+        "debt": -sys.float_info.max,
+    }
 
 
 def test_a_hold_that_does_not_say_waits_as_the_policy_says() -> None:
