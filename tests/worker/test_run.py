@@ -132,6 +132,36 @@ async def test_texts_that_no_store_could_keep_are_mended_in_errors(inbox):
     assert (await run_to_end(inbox, "garbled", "x")).error["message"] == "nul \ufffd surrogate ? end"
 
 
+class Panic(BaseException):
+    """As libraries in Rust raise it, and some test tools: past every ``except Exception``."""
+
+
+async def test_what_is_no_exception_is_an_error_all_the_same(inbox):
+    @inbox.handler("async")
+    async def panics(item, run):
+        raise Panic("rusty")
+
+    @inbox.handler("plain")
+    def panics_in_thread(item, run):
+        raise Panic("rusty")
+
+    for kind in ("async", "plain"):
+        job = await run_to_end(inbox, kind, "x", max_attempts=1)
+        assert (job.state, job.error["code"], job.error["message"]) == ("failed", "Panic", "rusty")
+        assert "raise Panic" in job.error["detail"]["traceback"]
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, KeyboardInterrupt])
+async def test_what_would_end_the_loop_is_an_error_of_the_job_where_a_plain_handler_raises_it(inbox, raised):
+    @inbox.handler("odd")
+    def odd(item, run):
+        raise raised
+
+    job = await run_to_end(inbox, "odd", "x", max_attempts=1)
+    assert (job.state, job.error["code"]) == ("failed", "RuntimeError")
+    assert raised.__name__ in job.error["message"]
+
+
 async def test_output_progress_and_usage_are_seen_while_the_run_goes_on(inbox):
     seen = asyncio.Event()
 

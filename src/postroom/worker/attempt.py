@@ -161,6 +161,10 @@ class _Attempt:
             raise RunCancelled(self._halt.reason) from None
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from None
+        except (Exception, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - around a handler: see `_NoException`
+            raise _NoException(error) from None
         finally:
             self._calls.discard(task)
 
@@ -169,6 +173,10 @@ class _Attempt:
             return await self._assignment.threads.run(self._handler.function, *args)
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from None
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - around a handler: see `_NoException`
+            raise _NoException(error) from None
 
     # ---- being told to end
 
@@ -202,6 +210,15 @@ class _Attempt:
 
     def halted(self, reason: Halt, checkpoints: Sequence[Checkpoint] = ()) -> Outcome:
         return halted_outcome(self._assignment.lease, reason, checkpoints, self._handler)
+
+
+class _NoException(Exception):
+    """Carries what a handler raised that is no `Exception` (the panic of a library in Rust, a test's failure): nobody
+    would catch that on its way, and the run would stay without an outcome."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
 
 
 class _Items:
@@ -346,6 +363,8 @@ def error_info(error: BaseException) -> ErrorInfo:
         return ErrorInfo(
             _clean(error.code, 100) or "permanent", _clean(error.message), _json(error.detail), True
         )
+    if isinstance(error, _NoException):
+        error = error.raised
     detail = {"traceback": short_traceback(error.__traceback__)}
     return ErrorInfo(_clean(type(error).__name__, 100), _clean(str(error)), detail)
 

@@ -75,9 +75,10 @@ class Threads:
 
 
 def _as_error(raised: BaseException) -> BaseException:
-    """What can be set on a future: StopIteration cannot."""
-    if isinstance(raised, StopIteration):
-        error = RuntimeError("the function raised StopIteration")
+    """What can be set on a future and means there what it meant here: StopIteration cannot be set, a CancelledError
+    would look like the waiting task's own, and a KeyboardInterrupt would end the loop."""
+    if isinstance(raised, StopIteration | asyncio.CancelledError | KeyboardInterrupt):
+        error = RuntimeError(f"the function raised {type(raised).__name__}")
         error.__cause__ = raised
         return error
     return raised
