@@ -194,6 +194,12 @@ def test_a_time_past_the_calendar_is_refused(value: str) -> None:
     assert "offset" in refused_for("run_at", datetime.fromisoformat(value))
 
 
+@pytest.mark.parametrize("name", ["run_at", "expires_at"])
+def test_the_last_instant_of_the_calendar_can_be_shown_again(name: str) -> None:
+    moment = getattr(draft(**{name: "9999-12-31T23:59:59.999999Z"}), name)
+    assert datetime.fromtimestamp(moment, UTC).year == 9999
+
+
 def test_an_end_lies_after_now() -> None:
     at = datetime.fromtimestamp(NOW, UTC)
     assert draft(expires_at=at + timedelta(microseconds=1)).expires_at is not None

@@ -38,6 +38,8 @@ LATER = {
 
 MAX_NOTES_BYTES = 64 * 1024
 MAX_ITEMS = 200_000
+LAST_MOMENT = 253_402_300_799.0
+"""The last second of the year 9999. Its last microsecond, often said for never, becomes year 10000 as a float."""
 MAX_KEY_CHARS = 200
 
 
@@ -242,7 +244,7 @@ class _Check:
             self.add(name, "a time with an offset (RFC 3339 text, or an aware datetime)")
             return None
         try:
-            return value.astimezone(UTC).timestamp()
+            return min(value.astimezone(UTC).timestamp(), LAST_MOMENT)
         except OverflowError:
             self.add(name, "a time within the calendar, whatever its offset")
             return None
