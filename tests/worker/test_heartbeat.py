@@ -421,3 +421,41 @@ async def test_a_handler_that_never_lets_the_loop_rest_keeps_its_job(make_inbox)
         async with inbox.worker():
             job = await ended(inbox, job.job_id)
         assert (job.state, job.epoch, job.crashes) == ("succeeded", 1, 0)
+
+
+async def test_news_that_no_store_can_write_cost_no_other_run_its_heartbeat(inbox, desk, monkeypatch):
+    """Whatever it is that slipped through: here the desk itself gives up at one job's output."""
+    whole = type(desk).heartbeat
+    go = asyncio.Event()
+
+    async def heartbeat(self, beats, **options):
+        if any('"poison"' in beat.output for beat in beats):
+            raise OverflowError("int too big to convert")
+        return await whole(self, beats, **options)
+
+    monkeypatch.setattr(type(desk), "heartbeat", heartbeat)
+
+    @inbox.handler("speaks")
+    async def speaks(item, run):
+        run.emit(item)
+        await go.wait()
+        run.emit("later")
+
+    jobs = [await inbox.submit("speaks", word) for word in ("plain", "poison", "simple")]
+    async with inbox.worker():
+        for job, word in zip(jobs, ("plain", None, "simple"), strict=True):
+            while word is not None and word not in await outputs(inbox, job.job_id):
+                await asyncio.sleep(0.01)
+        go.set()
+        for job in jobs:
+            assert (await ended(inbox, job.job_id)).state == "succeeded"
+    assert [await outputs(inbox, job.job_id) for job in jobs] == [
+        ["plain", "later"],
+        ["later"],
+        ["simple", "later"],
+    ]
+
+
+async def outputs(inbox: Inbox, job_id: str) -> list[object]:
+    lines = await (await inbox.verbs()).journal(job_id)
+    return [line.data["output"] for line in lines if line.event == "output"]

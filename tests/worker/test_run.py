@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
@@ -216,3 +218,32 @@ async def test_content_that_cannot_be_read_fails_for_good(make_inbox):
         async with inbox.worker():
             job = await ended(inbox, job.job_id)
     assert (job.state, job.attempts, job.error["code"]) == ("failed", 1, "undecodable")
+
+
+async def test_numbers_of_any_kind_are_counted_as_usage(inbox):
+    @inbox.handler("pays", whole=True)
+    async def pays(run):
+        run.usage(cost=Decimal("0.25"), tokens=3)
+        run.usage(cost=Fraction(1, 4), tokens=True)
+        for wrong in (float("nan"), float("inf"), 1e300, 10**400, "3"):
+            with pytest.raises(ValueError, match="finite number"):
+                run.usage(cost=wrong)
+
+    job = await run_to_end(inbox, "pays", "x", max_attempts=1)
+    assert (job.state, job.usage) == ("succeeded", {"cost": 0.5, "tokens": 4})
+
+
+async def test_a_count_past_64_bits_harms_no_run(inbox):
+    told = asyncio.Event()
+
+    @inbox.handler("counts", whole=True)
+    async def counts(run):
+        run.progress(10**30, 10**31)
+        await told.wait()
+
+    job = await inbox.submit("counts", "x", max_attempts=1)
+    async with inbox.worker():
+        while (await inbox.get(job.job_id)).done == 0:
+            await asyncio.sleep(0.01)
+        told.set()
+        assert (await ended(inbox, job.job_id)).state == "succeeded"

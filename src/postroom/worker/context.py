@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
-from math import isfinite
 from typing import Any
 
 from postroom.errors import LeaseLost, PermanentError
@@ -24,6 +23,9 @@ from postroom.worker.recorder import Recorder
 from postroom.worker.threads import Threads
 
 MAX_STEP_NAME_CHARS = 200
+MAX_AMOUNT = 2**53
+"""The largest number that a run reports: larger ones are not the same in every store and language."""
+
 _UNREAD = object()
 
 
@@ -198,7 +200,7 @@ class Run:
 
     def progress(self, done: int, total: int | None = None) -> None:
         """Say how far a whole handler is; returns at once. In a job of items those that ended are counted instead."""
-        self._assignment.recorder.progress(int(done), None if total is None else int(total))
+        self._assignment.recorder.progress(_count(done), None if total is None else _count(total))
 
     def emit(self, data: Any) -> None:
         """Give out a JSON value to those who follow the job; returns at once.
@@ -209,13 +211,13 @@ class Run:
         self._assignment.recorder.emit(self._assignment.encode(data, "what was emitted"))
 
     def usage(self, **amounts: float) -> None:
-        """Add to what was used (``tokens_in=…``): for the item, and summed for the job."""
+        """Add to what was used (``tokens_in=…``): for the item, and summed for the job. Numbers of any kind, within
+        `MAX_AMOUNT`."""
+        plain = {name: _plain(name, amount) for name, amount in amounts.items()}
         sums = self._usage = dict(self._usage or {})
-        for name, amount in amounts.items():
-            if not isfinite(amount):
-                raise ValueError(f"usage is a finite number, got {name}={amount!r}")
+        for name, amount in plain.items():
             sums[name] = sums.get(name, 0) + amount
-        self._assignment.recorder.usage(amounts)
+        self._assignment.recorder.usage(plain)
 
     def usage_text(self) -> JsonText | None:
         """What this call used, as it is kept beside an item's result."""
@@ -321,6 +323,26 @@ class _RunLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         extra = self.extra or {}
         return f"job {extra.get('job_id')}: {msg}", kwargs
+
+
+def _count(number: int) -> int:
+    """A count that every store can keep."""
+    return max(-MAX_AMOUNT, min(int(number), MAX_AMOUNT))
+
+
+def _plain(name: str, amount: float) -> float:
+    """An amount as JSON has numbers: what a Decimal or a number of numpy says, too.
+
+    Raises:
+        ValueError: it is none, or out of bounds; so that no sum of such amounts can be.
+    """
+    try:
+        plain = amount if type(amount) in (int, float) else amount.__float__()
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        plain = float("nan")
+    if not -MAX_AMOUNT <= plain <= MAX_AMOUNT:
+        raise ValueError(f"usage is a finite number, at most {MAX_AMOUNT}, got {name}={amount!r}"[:200])
+    return plain
 
 
 async def _call(function: Callable[..., Any], args: tuple[Any, ...], threads: Threads) -> Any:

@@ -586,9 +586,15 @@ class Heartbeat:
             self._state.failed("heartbeat", error)
             return False
         except Exception as error:
-            self.log.exception("a heartbeat failed")
-            self._state.failed("heartbeat", error)
-            return False
+            if len(records) > 1:  # one of them may break the call, and must not cost the others their leases
+                middle = len(records) // 2
+                return await self._send(records[:middle]) and await self._send(records[middle:])
+            self.log.exception("job %s: a heartbeat failed", records[0].job_id)
+            if not isinstance(error, TypeError | ValueError | ArithmeticError):
+                self._state.failed("heartbeat", error)
+                return False
+            refused = f"it could not be sent: {type(error).__name__}"
+            answers = [Answer(records[0].job_id, records[0].epoch, "invalid", detail=refused)]
         self._state.worked("heartbeat")
         told: list[Settled] = []
         for record, beat, answer in zip(records, beats, answers, strict=True):
