@@ -71,12 +71,16 @@ from postroom.views import (
     WaitingFor,
     item_view,
     job_view,
-    results_json,
     to_datetime,
 )
 
 MAX_ROUNDS = 32
 """How often in a row a verb reads and decides again where the rows keep moving."""
+
+FIRST_ITEMS = 8
+MOST_ITEMS = 500
+PIECE_BYTES = 4 * 1024 * 1024
+"""Results of items are read a few first, then as many at once as will make about so much; one may have megabytes."""
 
 WORKERS_CACHE_SECONDS = 1.0
 DAY = 86_400.0
@@ -358,9 +362,13 @@ class Desk:
             return None, None
         if job.total * len("null,") > INLINE_RESULT_BYTES:
             return None, url
-        keys = await self._ordered_keys(job)
-        text = results_json(keys, await self._standing_items(job.job_id, keys))
-        return (json.loads(text), url) if len(text.encode()) <= INLINE_RESULT_BYTES else (None, url)
+        pieces, size = [], 0
+        async for piece in self._item_results(job):
+            pieces.append(piece)
+            size += len(piece.encode())
+            if size > INLINE_RESULT_BYTES:
+                return None, url
+        return json.loads("".join(pieces)), url
 
     async def result(self, job_id: str, *, owner: str | None = None) -> AsyncIterator[str]:
         _, job = await self._job(job_id, owner)
@@ -376,13 +384,18 @@ class Desk:
         yield text
 
     async def _item_results(self, job: Job) -> AsyncIterator[str]:
+        """The results of a job's items in pieces of about `PIECE_BYTES`, as far as the one before can tell."""
         keys = await self._ordered_keys(job)
         yield '{"results":['
-        for start in range(0, len(keys), 500):
-            part = keys[start : start + 500]
+        start, count = 0, FIRST_ITEMS
+        while start < len(keys):
+            part = keys[start : start + count]
             kept = await self._standing_items(job.job_id, part)
             values = ((kept[k].value or "null") if k in kept else "null" for k in part)
-            yield ("," if start else "") + ",".join(values)
+            piece = ("," if start else "") + ",".join(values)
+            yield piece
+            start += len(part)
+            count = max(1, min(MOST_ITEMS, count * 8, PIECE_BYTES * len(part) // len(piece)))
         yield "]}"
 
     async def journal(

@@ -7,7 +7,9 @@ apart. Times are aware datetimes in UTC here and RFC 3339 text in JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +23,18 @@ INLINE_RESULT_BYTES = 64 * 1024
 
 def to_datetime(seconds: float | None) -> datetime | None:
     """Seconds since the epoch as an aware datetime in UTC."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else _moment(seconds)
+
+
+def _moment(seconds: float) -> datetime:
+    """A number past the calendar is shown as the calendar's end: one such number must not hide the rest of a listing."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return _LAST if seconds > 0 else _FIRST
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def format_time(moment: datetime | float | None) -> str | None:
@@ -29,8 +42,12 @@ def format_time(moment: datetime | float | None) -> str | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime):
-        moment = datetime.fromtimestamp(moment, UTC)
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        moment = _moment(moment)
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError:  # an end of the calendar, in a zone from where it lies past it
+        moment = moment.replace(tzinfo=UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> datetime:
@@ -164,19 +181,30 @@ def job_view(
         epoch=job.epoch,
         worker=job.worker,
         cancel_requested=job.cancel_requested,
-        created_at=datetime.fromtimestamp(job.created_at, UTC),
-        updated_at=datetime.fromtimestamp(job.updated_at, UTC),
-        run_at=datetime.fromtimestamp(job.run_at, UTC),
+        created_at=_moment(job.created_at),
+        updated_at=_moment(job.updated_at),
+        run_at=_moment(job.run_at),
         started_at=to_datetime(job.started_at),
         finished_at=to_datetime(job.finished_at),
         expires_at=to_datetime(job.expires_at),
         lease_expires_at=to_datetime(job.lease_expires_at),
-        timeout_seconds=job.timeout_seconds,
-        stall_timeout_seconds=job.stall_timeout_seconds,
+        timeout_seconds=_finite(job.timeout_seconds),
+        stall_timeout_seconds=_finite(job.stall_timeout_seconds),
         params=json.loads(job.params),
         metadata=json.loads(job.metadata),
-        usage=json.loads(job.usage) if job.usage else None,
+        usage=_usage(job.usage),
     )
+
+
+def _usage(text: str | None) -> dict[str, float] | None:
+    return {name: _finite(number) for name, number in json.loads(text).items()} if text else None
+
+
+def _finite(number: Any) -> Any:
+    """The number, or the nearest that JSON has: infinities and NaN would make the whole answer unreadable."""
+    if not isinstance(number, float) or math.isfinite(number):
+        return number
+    return 0.0 if number != number else math.copysign(sys.float_info.max, number)
 
 
 def job_view_from_json(shown: Mapping[str, Any]) -> JobView:
@@ -221,7 +249,7 @@ def item_view(key: str, index: int, checkpoint: Checkpoint | None) -> ItemView:
     """The view of an item by what was kept of it."""
     if checkpoint is None:
         return ItemView(key, index, "pending")
-    usage = json.loads(checkpoint.usage) if checkpoint.usage else None
+    usage = _usage(checkpoint.usage)
     if checkpoint.error is not None:
         state = "failed" if checkpoint.is_final else "pending"
         return ItemView(key, index, state, error=json.loads(checkpoint.error), usage=usage)
@@ -284,9 +312,3 @@ def line_from_json(shown: Mapping[str, Any]) -> Line:
         reason=shown["reason"],
         data=told,
     )
-
-
-def results_json(keys: Sequence[str], checkpoints: Mapping[str, Checkpoint]) -> str:
-    """The result of a job of items as JSON text: in order, null where an item has none."""
-    values = (checkpoints[k].value if k in checkpoints else None for k in keys)
-    return '{"results":[' + ",".join(v if v is not None else "null" for v in values) + "]}"

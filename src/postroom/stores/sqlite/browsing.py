@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from postroom.deadletters import mask
-from postroom.errors import DraftInvalid, Problem
 from postroom.model import Checkpoint, CheckpointKind, Job, Line, digest, job_from_row
+from postroom.stores.cursors import decode_cursor, encode_cursor
 from postroom.stores.port import DeadLetterGroup, Page, Query, Stats
 from postroom.stores.sqlite.reader import TEXT_ERRORS, Glance
-from postroom.stores.sqlite.rows import STATES, checkpoint_from, line_from
+from postroom.stores.sqlite.rows import SMALL_BYTES, STATES, checkpoint_from, line_from
 
 HOUR_SECONDS = 3600.0
 GROUP_IDS = 20
@@ -22,6 +21,8 @@ SPANS_MOST = 50_000
 FEW = 20_000
 """Jobs in some states up to which looking through them beats looking through all ages."""
 FAULTS_MOST = 1000
+IDS_MOST = 1000
+"""Jobs by id whose rows are read in one text."""
 
 INFINITE = math.inf
 
@@ -34,6 +35,8 @@ Named = Mapping[str, Collection[tuple[CheckpointKind, str]]]
 def jobs_by_id(glance: Glance, job_ids: Iterable[str]) -> tuple[dict[str, Job], dict[str, str]]:
     """Jobs that exist, by id; beside them the ids whose row cannot be read, with the reason."""
     ids = list(job_ids)
+    if len(ids) > IDS_MOST:
+        return _jobs_in_parts(glance, ids)
     try:
         rows = [(row[0], row) for row in glance.gathered("jobs_by_id", json.dumps(ids))]
     except TEXT_ERRORS:
@@ -49,6 +52,17 @@ def jobs_by_id(glance: Glance, job_ids: Iterable[str]) -> tuple[dict[str, Job], 
     return jobs, broken
 
 
+def _jobs_in_parts(glance: Glance, ids: Sequence[str]) -> tuple[dict[str, Job], dict[str, str]]:
+    """As `jobs_by_id`, some at a time: the rows of thousands could be longer than a text may be."""
+    jobs: dict[str, Job] = {}
+    broken: dict[str, str] = {}
+    for start in range(0, len(ids), IDS_MOST):
+        some, unreadable = jobs_by_id(glance, ids[start : start + IDS_MOST])
+        jobs |= some
+        broken |= unreadable
+    return jobs, broken
+
+
 def _row_alone(glance: Glance, job_id: str) -> list[Any] | None:
     row = glance.row("job_by_id", job_id)
     return None if row is None else json.loads(row[0])
@@ -59,8 +73,12 @@ def named_checkpoints(glance: Glance, named: Named) -> dict[str, tuple[Checkpoin
     asked = [(job_id, kind, key) for job_id, names in named.items() for kind, key in names]
     found: dict[str, list[Checkpoint]] = {}
     if asked:
-        for job_id, *columns in glance.gathered("named_checkpoints", json.dumps(asked)):
-            found.setdefault(job_id, []).append(checkpoint_from(columns))
+        for job_id, seq, kind, key, *rest in glance.gathered(
+            "named_checkpoints", json.dumps(asked), SMALL_BYTES
+        ):
+            columns = (kind, key, *rest) if rest else glance.row("checkpoint_alone", seq, kind, key)
+            if columns is not None:  # else it was removed since
+                found.setdefault(job_id, []).append(checkpoint_from(columns))
     return {job_id: tuple(checkpoints) for job_id, checkpoints in found.items()}
 
 
@@ -76,7 +94,7 @@ def journal(glance: Glance, job_id: str, after: int, limit: int) -> list[Line]:
 
 def find(glance: Glance, query: Query, now: float) -> Page:
     """A page of a listing."""
-    after = _decode(query.cursor) if query.cursor is not None else None
+    after = decode_cursor(query.cursor) if query.cursor is not None else None
     if query.oldest_first:
         name, edge = "find_oldest", after or (-INFINITE, "")
     else:
@@ -89,7 +107,7 @@ def find(glance: Glance, query: Query, now: float) -> Page:
     ages = glance.rows(name, *asked, since, *edge, query.limit + 1)
     page = ages[: query.limit]
     jobs, broken = jobs_by_id(glance, [job_id for _, job_id in page])
-    cursor = _encode(*page[-1]) if page and len(ages) > query.limit else None
+    cursor = encode_cursor(*page[-1]) if page and len(ages) > query.limit else None
     found = tuple(jobs[job_id] for _, job_id in page if job_id in jobs)
     return Page(now, found, cursor, tuple(broken.items()))
 
@@ -105,18 +123,6 @@ def _are_few(glance: Glance, states: Sequence[str]) -> bool:
 
 def _list(values: Collection[str]) -> str | None:
     return json.dumps([str(value) for value in values]) if values else None
-
-
-def _encode(created_at: float, job_id: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([created_at, job_id]).encode()).decode()
-
-
-def _decode(cursor: str) -> tuple[float, str]:
-    try:
-        created_at, job_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return float(created_at), str(job_id)
-    except (ValueError, TypeError) as error:
-        raise DraftInvalid([Problem("cursor", "is not one that a listing gave")]) from error
 
 
 # ---- counts

@@ -32,6 +32,7 @@ from postroom.stores.sqlite.book import Book, listed
 from postroom.stores.sqlite.line import Line as WaitingLine
 from postroom.stores.sqlite.line import Standing
 from postroom.stores.sqlite.rows import (
+    SMALL_BYTES,
     STATES,
     checkpoint_from,
     checkpoint_values,
@@ -45,8 +46,6 @@ from postroom.stores.sqlite.rows import (
 )
 
 CLAIM_MOST = 1000
-SMALL_BYTES = 65_536
-"""Payloads up to this size are read together; larger ones one by one, so that no text gets too long."""
 
 _STATE_INDEX = {state: index for index, state in enumerate(STATES)}
 _QUEUED = _STATE_INDEX[State.QUEUED]

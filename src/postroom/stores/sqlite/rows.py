@@ -20,6 +20,9 @@ from postroom.model import (
     WorkerInfo,
 )
 
+SMALL_BYTES = 65_536
+"""Texts up to this size are read together; larger ones one by one, so that no text gets too long."""
+
 STATES: tuple[State, ...] = tuple(State)
 """The order of the counts in ``owners``."""
 
