@@ -27,7 +27,7 @@ def to_datetime(seconds: float | None) -> datetime | None:
 
 
 def _moment(seconds: float) -> datetime:
-    """A number past the calendar is shown as the calendar's end: one such number must not hide the rest of a listing."""
+    """A number past the calendar is shown as the calendar's end: one must not hide the rest of a listing."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from postroom.cli.failures import DONE, JOB_ENDED_BADLY, Ended
 from postroom.model import State
+from postroom.views import to_datetime
 
 if TYPE_CHECKING:
     from postroom.model import Line
@@ -94,10 +95,13 @@ def clock_time(moment: datetime | float | None) -> str:
     if moment is None:
         return ""
     if not isinstance(moment, datetime):
-        moment = datetime.fromtimestamp(moment, UTC)
-    local = moment.astimezone()
+        moment = to_datetime(moment) or datetime.now(UTC)
+    try:
+        local = moment.astimezone()
+    except (OverflowError, ValueError, OSError):  # an end of the calendar: shown as it is in UTC
+        local = moment
     is_today = local.date() == datetime.now().astimezone().date()
-    return local.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+    return f"{local:%H:%M:%S}" if is_today else local.isoformat(" ", "seconds")[:19]
 
 
 def span(seconds: float) -> str:

@@ -14,7 +14,6 @@ decides itself is the order of the line:
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import threading
@@ -27,7 +26,7 @@ from heapq import heappop, heappush
 from itertools import count, islice, product
 
 from postroom.deadletters import mask
-from postroom.errors import DraftInvalid, Problem, TransitionRefused
+from postroom.errors import TransitionRefused
 from postroom.lifecycle import claim
 from postroom.model import (
     Change,
@@ -44,6 +43,7 @@ from postroom.model import (
     WorkerInfo,
 )
 from postroom.policy import next_place
+from postroom.stores.cursors import decode_cursor, encode_cursor
 from postroom.stores.hints import Hub, HubWatch
 from postroom.stores.port import (
     WORK,
@@ -399,15 +399,17 @@ class MemoryStore:
             start = 0 if query.since is None else bisect_left(self._by_age, (query.since, ""))
             end = len(self._by_age)
             if query.cursor is not None and query.oldest_first:
-                start = max(start, bisect_right(self._by_age, _decode(query.cursor)))
+                start = max(start, bisect_right(self._by_age, decode_cursor(query.cursor)))
             elif query.cursor is not None:
-                end = bisect_left(self._by_age, _decode(query.cursor))
+                end = bisect_left(self._by_age, decode_cursor(query.cursor))
             ages = range(start, end) if query.oldest_first else range(end - 1, start - 1, -1)
             jobs = (self._rows[self._by_age[at][1]].job for at in ages)
             found = list(islice((job for job in jobs if _matches(job, query)), query.limit + 1))
             page = tuple(found[: query.limit])
             more = len(found) > query.limit and page
-            return Page(self._clock(), page, _encode(page[-1]) if more else None)
+            return Page(
+                self._clock(), page, encode_cursor(page[-1].created_at, page[-1].job_id) if more else None
+            )
 
     async def count(self, owner: str | None = None) -> Stats:
         def is_asked(other: str) -> bool:
@@ -583,15 +585,3 @@ def _matches(job: Job, query: Query) -> bool:
         and query.topic in (None, job.topic)
         and query.queue in (None, job.queue)
     )
-
-
-def _encode(job: Job) -> str:
-    return base64.urlsafe_b64encode(json.dumps([job.created_at, job.job_id]).encode()).decode()
-
-
-def _decode(cursor: str) -> tuple[float, str]:
-    try:
-        created_at, job_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return float(created_at), str(job_id)
-    except (ValueError, TypeError) as error:
-        raise DraftInvalid([Problem("cursor", "is not one that a listing gave")]) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -131,7 +132,29 @@ async def test_a_filtered_listing_goes_on_over_long_gaps(office: Office) -> None
     assert await find(office, kinds=["rare"], limit=3) == office.submitted[0::100][::-1]
 
 
-@pytest.mark.parametrize("cursor", ["", "?", "bm90IG91cnM=", "WzFd", "é"])
+NO_CURSORS = [
+    "",
+    "?",
+    "bm90IG91cnM=",
+    "WzFd",
+    "é",
+    *(
+        urlsafe_b64encode(text.encode()).decode()
+        for text in (
+            r'[1, "\ud800"]',
+            '[1, "é"]',
+            "[1, 2]",
+            '[NaN, "a"]',
+            '[1e999, "a"]',
+            f'[1{"0" * 400}, "a"]',
+            "[" * 5000,
+            '{"a": 1, "b": 2}',
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("cursor", [*NO_CURSORS])
 async def test_a_cursor_that_no_listing_gave_is_refused(office: Office, cursor: str) -> None:
     with pytest.raises(DraftInvalid, match="cursor"):
         await office.store.find(Query(cursor=cursor))
