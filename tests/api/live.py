@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,15 +47,17 @@ class LiveService:
 
 @contextmanager
 def live_service(
-    settings: Settings = QUICK, inbox: Inbox | None = None, **options: Any
+    settings: Settings = QUICK, inbox: Inbox | None = None, *, threads: int | None = None, **options: Any
 ) -> Iterator[LiveService]:
-    """Run a service while the block does; options are those of `make_server`."""
+    """Run a service while the block does, with so many threads for large bodies; options are those of `make_server`."""
     inbox = inbox or Inbox(settings.store, settings=settings)
     app = create_app(inbox, settings, doors=(inbox_door,))
     server = make_server(app, settings, **options)
     started = threading.Event()
 
     async def serve() -> None:
+        if threads is not None:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
         task = asyncio.create_task(server.serve())
         while not server.started and not task.done():
             await asyncio.sleep(0.005)  # uvicorn tells nobody when it is ready

@@ -185,7 +185,7 @@ def warm_up(url: str) -> None:
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveService]:
     """One service for many tests, each of which gives it an inbox of its own."""
-    with live_service(SETTINGS) as live:
+    with live_service(SETTINGS, threads=1) as live:
         warm_up(live.url)
         yield live
 
