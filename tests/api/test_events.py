@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from postroom.api.routes.events import PAGE
 from tests.api.conftest import Caller, held
 from tests.api.live import LiveService
 
@@ -163,3 +164,34 @@ async def test_the_journal_is_given_as_json_too(remote, caller):
     assert [line["event"] for line in (await held_back).json()["items"]] == ["succeeded"]
     nothing = await remote.get(f"{path}?after=2", headers={"Prefer": "wait=0.05"})
     assert nothing.json()["items"] == []
+
+
+@pytest.mark.parametrize("lines", [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE])
+async def test_a_stream_is_closed_after_the_final_event_however_many_there_are(remote, caller, lines):
+    lease = await caller.start()
+    await caller.beat({**held(lease), "output": list(range(lines - 3))})
+    await caller.succeed(lease)
+    async with asyncio.timeout(10), remote.stream("GET", f"/jobs/{lease['job_id']}/events") as answer:
+        assert [event.id async for event in events_of(answer)] == list(range(lines))
+
+
+@pytest.mark.parametrize("past", [0, 1, 10, 2**50])
+async def test_who_comes_back_does_not_have_a_long_journal_read_again(
+    live, remote, caller, monkeypatch, past
+):
+    lease = await caller.start()
+    await caller.beat({**held(lease), "output": list(range(5_000))})
+    await caller.succeed(lease)
+    desk, read = await live.inbox.verbs(), 0
+    journal = desk.journal
+
+    async def counting(*args, **options):
+        nonlocal read
+        lines = await journal(*args, **options)
+        read += len(lines)
+        return lines
+
+    monkeypatch.setattr(desk, "journal", counting)
+    answer = await remote.get(f"/jobs/{lease['job_id']}/events", headers={"Last-Event-ID": str(5_002 + past)})
+    assert answer.status_code == 204
+    assert read <= 60

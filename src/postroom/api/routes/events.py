@@ -49,7 +49,7 @@ async def follow_job(request: Request, job_id: str) -> Response:
     verbs = await service.verbs()
     lines = await verbs.journal(known_id(job_id), after=after, limit=PAGE)
     if not lines and after >= 0:
-        last = await _last_line(verbs, job_id)
+        last = await _last_line(verbs, job_id, after)
         if last.to_state.is_final:
             return Response(status_code=204)
         after = min(after, last.n)
@@ -69,12 +69,21 @@ def _last_event_id(request: Request, after: int | None) -> int:
         raise DraftInvalid([Problem("Last-Event-ID", str(error))]) from None
 
 
-async def _last_line(verbs: Verbs, job_id: str) -> Line:
-    """The last line of a journal; every job has one."""
-    lines = await verbs.journal(job_id, limit=PAGE)
-    while len(more := await verbs.journal(job_id, after=lines[-1].n, limit=PAGE)) > 0:
-        lines = more
-    return lines[-1]
+async def _last_line(verbs: Verbs, job_id: str, after: int) -> Line:
+    """The last line of a journal that ends at ``after`` or before; every job has one.
+
+    Looked for by halves, since the numbers have no gaps: it may be long, and every follower that comes back asks.
+    """
+    [last] = await verbs.journal(job_id, limit=1)
+    there, middle = after, after - 1
+    while there - last.n > 0:
+        lines = await verbs.journal(job_id, after=middle, limit=1)
+        if lines:
+            last = lines[0]
+        else:
+            there = middle
+        middle = (last.n + there) // 2
+    return last
 
 
 async def _stream(
@@ -89,7 +98,7 @@ async def _stream(
                 if lines:
                     yield "".join(map(_event, lines))
                     after, said_at, pause = lines[-1].n, loop.time(), service.settings.poll_seconds
-                    if len(lines) < PAGE and lines[-1].to_state.is_final:
+                    if lines[-1].to_state.is_final and not await verbs.journal(job_id, after=after, limit=1):
                         return
                 else:
                     until_comment = said_at + service.comment_seconds - loop.time()
