@@ -7,6 +7,7 @@ import asyncio
 import httpx2
 import pytest
 
+from postroom.errors import StoreUnavailable
 from postroom.stores.port import Retention
 from tests.api.conftest import held
 
@@ -141,6 +142,20 @@ async def test_a_key_is_text_in_utf8(client):
 
 
 # ---- waiting
+
+
+async def test_what_was_accepted_is_told_even_where_the_store_is_away_during_the_wait(
+    client, caller, desk, monkeypatch
+):
+    async def away(*args, **options):
+        raise StoreUnavailable("cut off by the test")
+
+    monkeypatch.setattr(desk, "get", away)
+    answer = await client.post("/jobs", json={"content": "x"}, headers={"Prefer": "wait=5"})
+    assert (answer.status_code, answer.json()["state"]) == (202, "queued")
+    monkeypatch.undo()
+    [job] = (await client.get("/jobs")).json()["items"]
+    assert job["job_id"] == answer.json()["job_id"]
 
 
 async def test_a_preferred_wait_gives_the_job_once_it_ended(client, caller):

@@ -56,16 +56,26 @@ async def submit_job(request: Request) -> Response:
     fields, size = await read_object(request, service.body_bytes)
     receipt = await accept(service, fields, size, key)
     headers = receipt_headers(receipt)
-    if seconds > 0:
-        view = await hold(service, request, receipt.job_id, seconds)
-        if view.is_final:
-            return json_answer(view.to_json(), 200, headers)
-        return json_answer(
-            {"job_id": view.job_id, "state": str(view.state)}, 202, headers | await live(service, view)
-        )
+    view = await _awaited(service, request, receipt.job_id, seconds)
+    if view is None:
+        shown = {"job_id": receipt.job_id, "state": str(receipt.state)}
+        return json_answer(shown, 202, {**headers, "Retry-After": "1"})
+    if view.is_final:
+        return json_answer(view.to_json(), 200, headers)
     return json_answer(
-        {"job_id": receipt.job_id, "state": str(receipt.state)}, 202, {**headers, "Retry-After": "1"}
+        {"job_id": view.job_id, "state": str(view.state)}, 202, headers | await live(service, view)
     )
+
+
+async def _awaited(service: Service, request: Request, job_id: str, seconds: float) -> JobView | None:
+    """The job that was just accepted, held back for; None where nobody asked for that, or where it cannot be read:
+    whoever is told of an error then would take the job for refused, and submit it again."""
+    if seconds <= 0:
+        return None
+    try:
+        return await hold(service, request, job_id, seconds)
+    except PostroomError:
+        return None
 
 
 async def accept(service: Service, fields: dict[str, Any], size: int, key: str | None) -> Receipt:
