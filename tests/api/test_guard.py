@@ -65,6 +65,7 @@ FOREIGN = [
     {"Origin": ""},
     {"Origin": "file://"},
     {"Origin": "https://127.0.0.1:8000@evil.example"},
+    {"Origin": "http://[::1"},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 ]

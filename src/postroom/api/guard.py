@@ -115,7 +115,10 @@ def _name_of(host: str) -> str:
 
 def _authority(origin: str) -> str:
     """Host and port of an origin; nothing for ``null`` and what is none."""
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return ""
     return parts.netloc if parts.scheme in ("http", "https") else ""
 
 
