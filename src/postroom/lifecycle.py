@@ -562,7 +562,11 @@ def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
 
 
 def rescue(job: Job, intent: Rescue, facts: Facts) -> Change | Kept:
-    """Take a job back whose holder is gone. A run whose lease ended at its time limit is a timeout, not a crash."""
+    """Take a job back whose holder is gone. A run whose lease ended at its time limit is a timeout, not a crash.
+
+    At a limit the holder is as a rule alive and busy ending the handler: for a grace it is waited for, so that the next
+    run does not start beside the end of this one. The lease is over all the same, and no beat extends it.
+    """
     if job.state is not RUNNING or job.epoch != intent.epoch or job.lease_expires_at is None:
         return Kept(job)
     has_ended = job.lease_expires_at <= facts.now
@@ -570,6 +574,9 @@ def rescue(job: Job, intent: Rescue, facts: Facts) -> Change | Kept:
         return Kept(job)
     run = _Run(job, job, facts)
     limit = limit_error(job, facts._replace(now=job.lease_expires_at)) if has_ended else None
+    grace_ends_at = job.lease_expires_at + facts.policy.limit_grace_seconds
+    if limit is not None and facts.now < grace_ends_at and not intent.is_proven:
+        return Kept(job)
     return _crash(run, intent.reason) if limit is None else _error(run, limit)
 
 

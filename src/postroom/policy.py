@@ -22,6 +22,8 @@ class Policy:
         stall_timeout_seconds: where neither the job nor its handler says another number.
         hold_seconds: how long a hold waits that does not say.
         progress_line_seconds: progress lines of one job are at least this far apart.
+        limit_grace_seconds: how long past a time limit the sweep leaves a run to its worker, which ends the handler
+            first and then says ``timeout`` or ``stalled``. Longer than a worker's own graces.
     """
 
     backoff_base_seconds: float = 2.0
@@ -32,6 +34,7 @@ class Policy:
     stall_timeout_seconds: float = 1800.0
     hold_seconds: float = 30.0
     progress_line_seconds: float = 1.0
+    limit_grace_seconds: float = 6.0
 
 
 def backoff(count: int, policy: Policy, *, jitter: float = 1.0) -> float:

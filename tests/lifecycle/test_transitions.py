@@ -23,6 +23,9 @@ def error_of(life: Life) -> dict[str, Any]:
     return found
 
 
+GRACE = Policy().limit_grace_seconds
+
+
 # ---- submit
 
 
@@ -522,10 +525,42 @@ def test_a_crash_that_a_supervisor_saw_names_its_signal() -> None:
     ("limits", "code"), [({"timeout_seconds": 30.0}, "timeout"), ({"stall_timeout_seconds": 30.0}, "stalled")]
 )
 def test_a_lease_that_ended_at_a_limit_is_an_error_and_no_crash(limits: dict[str, float], code: str) -> None:
-    life = running(**limits).after(30.0)
+    life = running(**limits).after(30.0 + GRACE)
     life.rescue()
     assert (life.job.state, error_of(life)["code"], life.events[-1]) == (QUEUED, code, "retried")
     assert life.counts() == {"attempts": 1, "crashes": 0, "interruptions": 0, "holds": 0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"), [({"timeout_seconds": 30.0}, "timeout"), ({"stall_timeout_seconds": 30.0}, "stalled")]
+)
+def test_the_sweep_leaves_a_run_at_its_limit_to_its_worker_for_a_grace(
+    limits: dict[str, float], code: str
+) -> None:
+    life = running(**limits).after(30.0 + GRACE - TICK)
+    assert isinstance(life.rescue(), Kept)
+    life.fail(code=code)
+    assert (life.job.state, error_of(life)["code"], life.events.count("retried")) == (QUEUED, code, 1)
+
+
+def test_a_worker_that_is_proven_dead_gets_no_grace_at_the_limit() -> None:
+    life = running(timeout_seconds=30.0).after(30.0)
+    life.rescue(is_proven=True, reason="process gone")
+    assert (life.job.state, error_of(life)["code"]) == (QUEUED, "timeout")
+
+
+def test_no_beat_in_the_grace_carries_the_lease_further() -> None:
+    life = running(timeout_seconds=30.0).after(30.0 + GRACE - TICK)
+    life.beat()
+    assert life.job.lease_expires_at == START + 30.0
+    life.after(TICK).rescue()
+    assert error_of(life)["code"] == "timeout"
+
+
+def test_a_lease_that_ended_before_the_limit_has_no_grace() -> None:
+    life = running(timeout_seconds=LEASE + TICK).after(LEASE)
+    life.rescue()
+    assert error_of(life)["code"] == "worker_lost"
 
 
 def test_a_lease_that_ended_before_the_limit_is_a_crash_however_late_it_is_found() -> None:
@@ -537,7 +572,7 @@ def test_a_lease_that_ended_before_the_limit_is_a_crash_however_late_it_is_found
 def test_timeouts_count_as_attempts() -> None:
     life = born(timeout_seconds=10.0, max_attempts=2)
     for _ in range(2):
-        life.after(100.0).claim().after(10.0)
+        life.after(100.0).claim().after(10.0 + GRACE)
         life.rescue()
     assert (life.job.state, error_of(life)["code"]) == (FAILED, "timeout")
 
@@ -589,7 +624,7 @@ def test_a_job_that_was_asked_to_stop_is_cancelled_whatever_ends_its_run(end: st
         case "rescue":
             life.after(LEASE).rescue()
         case "timeout":
-            life.after(30.0).rescue()
+            life.after(30.0 + GRACE).rescue()
         case _:
             getattr(life, end)()
     assert (life.job.state, life.job.reason, life.job.cancel_requested) == (CANCELLED, "enough", False)

@@ -6,6 +6,7 @@ import pytest
 
 from postroom.errors import JobNotFound, JobPurged
 from postroom.model import OutcomeKind, State
+from postroom.policy import Policy
 from tests.verbs.conftest import NOBODY, World, item
 from tests.verbs.test_looking import LOOKS
 
@@ -59,6 +60,8 @@ async def test_a_run_past_its_time_is_ended_as_such(world: World) -> None:
     world.clock.advance(20)
     await world.beat(lease)
     world.clock.advance(10)
+    assert (await world.house.sweep()).changed == 0
+    world.clock.advance(Policy().limit_grace_seconds)
     assert (await world.house.sweep()).changed == 1
     job = await world.job(lease.job.job_id)
     assert (job.state, job.attempts, job.crashes) == (State.QUEUED, 1, 0)
@@ -73,6 +76,7 @@ async def test_a_run_without_progress_is_ended_as_such(world: World) -> None:
     for _ in range(2):
         world.clock.advance(45)
         await world.beat(lease, done=1, total=5)
+    world.clock.advance(Policy().limit_grace_seconds)
     assert (await world.house.sweep()).changed == 1
     job = await world.job(lease.job.job_id)
     assert job.last_error is not None

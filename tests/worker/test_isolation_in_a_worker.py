@@ -15,7 +15,7 @@ from postroom.settings import Settings
 from postroom.views import JobView
 from postroom.worker.loop import Worker
 from tests.worker import isolated_handlers
-from tests.worker.bench import is_alive, until
+from tests.worker.bench import is_alive
 
 QUICK = Settings(
     store="memory://",
@@ -77,7 +77,24 @@ async def test_a_run_that_takes_too_long_is_killed_and_is_a_timeout(inbox: Inbox
         assert (failed.state, failed.crashes) == (State.FAILED, 0)
         assert failed.error is not None
         assert failed.error["code"] == "timeout"
-        await until(lambda: not psutil.pid_exists(pid))  # the lease ends at the limit, whoever notices first
+        assert not psutil.pid_exists(pid)
+
+
+async def test_the_next_attempt_starts_only_once_the_run_at_its_limit_is_gone(
+    inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "postroom.worker")
+    async with inbox.worker(), inbox.worker():
+        job = await inbox.submit("stubborn", "x", timeout_seconds=1.0, max_attempts=2)
+        pids, alive_at_next_claim = [], []
+        async for line in inbox.follow(job.job_id):
+            if line.event == "claimed":
+                alive_at_next_claim += [pid for pid in pids if is_alive(pid)]
+            if line.event == "output":
+                pids.append(line.data["output"]["pid"])
+        failed = await inbox.get(job.job_id)
+    assert (failed.attempts, len(pids), alive_at_next_claim) == (2, 2, [])
+    assert "lease is lost" not in caplog.text
 
 
 async def test_a_run_without_progress_is_killed_and_is_stalled(inbox: Inbox) -> None:
@@ -87,7 +104,7 @@ async def test_a_run_without_progress_is_killed_and_is_stalled(inbox: Inbox) -> 
         failed = await ended(inbox, job)
         assert failed.error is not None
         assert failed.error["code"] == "stalled"
-        await until(lambda: not psutil.pid_exists(pid))
+        assert not psutil.pid_exists(pid)
 
 
 async def test_a_child_that_is_killed_each_time_uses_up_the_crash_budget(inbox: Inbox) -> None:

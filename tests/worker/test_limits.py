@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from postroom.policy import Policy
+from postroom.worker import isolation, loop
 from tests.worker import plain_handlers
 from tests.worker.workbench import ended, events, run_to_end, until
 
@@ -179,3 +181,8 @@ async def test_one_timer_serves_all_runs(inbox):
         timers = [t for t in getattr(loop, "_scheduled", []) if t._callback == worker._check_limits]
         assert len([t for t in timers if not t.cancelled()]) == 1
         go_on.set()
+
+
+def test_the_grace_at_a_limit_is_longer_than_all_that_a_worker_takes_to_end_a_run():
+    assert Policy().limit_grace_seconds > loop.ABORT_GRACE_SECONDS
+    assert Policy().limit_grace_seconds > isolation.HALT_GRACE_SECONDS + isolation.TERM_GRACE_SECONDS

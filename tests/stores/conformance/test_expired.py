@@ -6,6 +6,7 @@ import asyncio
 
 from postroom.lifecycle import Kept
 from postroom.model import Expire, Rescue, State
+from postroom.policy import Policy
 from tests.stores.conftest import Factory
 from tests.stores.office import TICK, Office, item
 
@@ -49,6 +50,9 @@ async def test_no_beat_carries_a_lease_past_the_time_limit(office: Office) -> No
     office.clock.advance(10.0 - TICK)
     assert (await office.store.expired()).found == ()
     office.clock.advance(TICK)
+    await office.sweep()
+    assert (await office.job(job.job_id)).state is State.RUNNING  # its worker is heard first
+    office.clock.advance(Policy().limit_grace_seconds)
     await office.sweep()
     assert (await office.job(job.job_id)).state is State.QUEUED
     assert (await office.events(job.job_id))[-1] == "retried"
