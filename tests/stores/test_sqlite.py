@@ -1059,6 +1059,39 @@ async def test_a_lease_given_after_a_standstill_is_not_lengthened(office):
 # ---------------------------------------------------------------- rows that cannot be read
 
 
+async def spoil_part(path: Path, table: str, job_id: str, assignment: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(2000)
+    whose = "seq = (SELECT seq FROM jobs WHERE job_id = ?)"
+    connection.execute(f"UPDATE {table} SET {assignment} WHERE {whose}", (job_id,))
+    connection.close()
+
+
+@pytest.mark.parametrize("assignment", ["body = CAST(x'ff41' AS TEXT)", "keys = '[broken'"])
+async def test_an_unreadable_payload_keeps_no_other_job_from_its_worker(office, path, assignment):
+    ids = [await office.submit(items=["1"], keys=("k",)) for _ in range(4)]
+    await spoil_part(path, "payloads", ids[1], assignment)
+    assert await office.claimed_ids(limit=3) == [ids[0], ids[2]]
+    assert await office.claimed_ids(limit=3) == [ids[3]]
+
+
+async def test_an_unreadable_checkpoint_keeps_no_other_job_from_its_worker(office, path):
+    jobs = [await office.start(f"kind{n}", items=["1", "2"]) for n in range(2)]
+    for job in jobs:
+        kept = Checkpoint(CheckpointKind.ITEM, "0", value='"v"')
+        await office.settle(job, OutcomeKind.RELEASED, checkpoints=(kept,))
+    await spoil_part(path, "checkpoints", jobs[0].job_id, "value = CAST(x'ff41' AS TEXT)")
+    [lease] = await office.claim("kind0", "kind1", limit=2)
+    assert (lease.job.job_id, len(lease.checkpoints)) == (jobs[1].job_id, 1)
+
+
+async def test_what_was_committed_beside_an_unreadable_payload_is_not_written_again(office, path):
+    bad = await office.submit("bad")
+    await spoil_part(path, "payloads", bad, "body = CAST(x'ff41' AS TEXT)")
+    [[answer], leases] = await asyncio.gather(office.submit_all([office.draft()]), office.claim("bad"))
+    assert (answer.is_new, leases) == (True, [])
+
+
 async def spoil(path: Path, job_id: str, assignment: str) -> None:
     rows_of(path, f"UPDATE jobs SET {assignment} WHERE job_id = '{job_id}'")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter, itemgetter
@@ -46,6 +46,8 @@ from postroom.stores.sqlite.rows import (
 )
 
 CLAIM_MOST = 1000
+UNREADABLE = (apsw.SQLError, apsw.MismatchError, ValueError, KeyError)
+"""What a payload or checkpoint that cannot be read ends in; `KeyError`: it is missing."""
 
 _STATE_INDEX = {state: index for index, state in enumerate(STATES)}
 _QUEUED = _STATE_INDEX[State.QUEUED]
@@ -263,15 +265,28 @@ class Ledger:
             return (seq, 0, 0.0, ""), error
 
     def lease(self, taken: _Taken) -> Claimed:
-        """Read what the claimed jobs work on. Nobody but their worker changes it now, so it needs no transaction."""
+        """Read what the claimed jobs work on. Nobody but their worker changes it now, so it needs no transaction.
+
+        A job whose payload or checkpoints cannot be read is left out: it comes back when its lease ends, and is a dead
+        letter after as many of these as a job has crashes. `verify` tells what is wrong with it.
+        """
         seqs = list(taken.jobs)
+        try:
+            leases = self._leases(taken.jobs, seqs)
+        except UNREADABLE:
+            leases = [lease for seq in seqs for lease in self._lease_alone(taken.jobs, seq)]
+        return Claimed(taken.now, tuple(leases), taken.next_due_at)
+
+    def _lease_alone(self, jobs: Mapping[int, Job], seq: int) -> list[Lease]:
+        try:
+            return self._leases(jobs, [seq])
+        except UNREADABLE:
+            return []
+
+    def _leases(self, jobs: Mapping[int, Job], seqs: Sequence[int]) -> list[Lease]:
         payloads = self._payloads(seqs)
-        checkpoints = self._checkpoints([seq for seq in seqs if taken.jobs[seq].epoch > 1])
-        leases = tuple(
-            Lease(job, payloads.get(seq, Payload("null")), tuple(checkpoints.get(seq, ())))
-            for seq, job in taken.jobs.items()
-        )
-        return Claimed(taken.now, leases, taken.next_due_at)
+        checkpoints = self._checkpoints([seq for seq in seqs if jobs[seq].epoch > 1])
+        return [Lease(jobs[seq], payloads[seq], tuple(checkpoints.get(seq, ()))) for seq in seqs]
 
     def _payloads(self, seqs: Sequence[int]) -> dict[int, Payload]:
         if not seqs:

@@ -319,6 +319,8 @@ class Writer:
             request.answer = self._ledger.lease(request.answer)
         except apsw.Error as error:
             request.error = as_ours(error, self._book.path)
+        except Exception as error:  # noqa: BLE001  # raised, it would have the whole group written once more
+            request.error = error
 
     def _apply(self, group: Sequence[Request], *, is_careful: bool) -> None:
         """Requests of one group are at the same time: they are ordered so that rows of a kind are written together."""
