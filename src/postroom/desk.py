@@ -48,6 +48,7 @@ from postroom.model import (
     WorkerInfo,
 )
 from postroom.policy import JITTER_HIGH, JITTER_LOW, Policy
+from postroom.proof import WriteProof
 from postroom.replaying import ReplayPlans
 from postroom.settings import Settings
 from postroom.stores.port import (
@@ -113,6 +114,7 @@ class Desk:
         self._jitter = jitter or (lambda: random.uniform(JITTER_LOW, JITTER_HIGH))
         self._keys: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._known_kinds: tuple[float, frozenset[tuple[str, str]]] = (float("-inf"), frozenset())
+        self._proof = WriteProof()
         self._plans = ReplayPlans(store, self._replay_many)
 
     @property
@@ -438,6 +440,7 @@ class Desk:
         capabilities = self.store.capabilities
         try:
             last = (await self.store.count()).last_claimed_at
+            await self._proof.write(self.store)
         except StoreError as error:
             return Health(
                 "unavailable", capabilities.name, capabilities.durability, None, __version__, str(error)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from postroom.errors import StoreUnavailable
+from postroom.errors import StoreFull, StoreUnavailable
 from tests.api.conftest import held
 
 
@@ -42,6 +42,15 @@ async def test_health_says_what_survives_what(client, caller, clock):
     await caller.start()
     clock.advance(4)
     assert (await client.get("/health")).json()["last_claimable_seconds"] == 4
+
+
+async def test_a_failing_write_is_503_with_its_reason(client, desk, monkeypatch):
+    async def full(*args: object, **options: object) -> bool:
+        raise StoreFull("no room left")
+
+    monkeypatch.setattr(desk.store, "keep", full)
+    health = await client.get("/health")
+    assert (health.status_code, health.json()["detail"]) == (503, "no room left")
 
 
 async def test_a_store_in_trouble_is_503_with_a_time_to_try_again(client, desk, monkeypatch):

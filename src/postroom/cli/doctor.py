@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def doctor(store: options.Store = None, app: options.App = None, as_json: options.Json = False) -> None:
     """Show every setting with its source, and check store, library, disk, models, clock and limits.
 
-    Changes nothing and makes no store.
+    Changes no job and makes no store.
     """
     from postroom.settings import describe
     from postroom.wiring import open_inbox

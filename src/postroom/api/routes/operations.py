@@ -32,7 +32,7 @@ async def read_stats(request: Request) -> Response:
 
 @router.get("/health", **schemas.documented(None, 200, schemas.Health, 503, schemas.Health))
 async def read_health(request: Request) -> Response:
-    """Whether the inbox can take and give work: 200, or 503."""
+    """Whether the inbox can take and give work (a write proves it, every few seconds): 200, or 503."""
     NO_PARAMS.read(request)
     verbs = await service_of(request).verbs()
     health = await _health(verbs)
