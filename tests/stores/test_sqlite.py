@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -1046,6 +1047,41 @@ async def test_leases_are_lengthened_by_the_stores_own_standstill(office):
     assert (await office.store.expired()).found == ()
     office.clock.advance(0.001)
     assert [found.job_id for found, _ in (await office.store.expired()).found] == [job.job_id]
+
+
+async def test_leases_are_lengthened_while_the_store_still_stands(office, path):
+    job = await office.start()  # a lease of 60 s
+    office.clock.advance(50.0)
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    writing = asyncio.create_task(office.store.keep("name", '"value"', before=None))
+    while not office.store._standstill.is_under_way:
+        await asyncio.sleep(0.001)
+    office.clock.advance(30.0)
+    assert (await office.store.expired()).found == ()
+    other.execute("ROLLBACK")
+    other.close()
+    assert await writing
+    assert (await office.store.expired()).found == ()
+    office.clock.advance(10.0)
+    assert [found.job_id for found, _ in (await office.store.expired()).found] == [job.job_id]
+
+
+def test_what_takes_long_is_a_standstill_while_it_does_and_never_after_its_end():
+    clock = ManualClock(1000.0)
+    standstill = Standstill(clock)
+    with suppress(ValueError), standstill.noted():
+        clock.advance(0.999)
+        assert standstill.last() == (0.0, 0.0, 0.0)
+        clock.advance(4.001)
+        with standstill.noted():  # beside it
+            assert standstill.last() == (1000.0, 1005.0, 5.0)
+        raise ValueError
+    clock.advance(100.0)
+    assert standstill.last() == (1000.0, 1005.0, 5.0)
+    with standstill.noted():
+        clock.advance(3.0)
+        assert standstill.last() == (1105.0, 1108.0, 3.0)
 
 
 async def test_a_lease_given_after_a_standstill_is_not_lengthened(office):

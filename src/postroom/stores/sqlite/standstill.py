@@ -5,14 +5,15 @@ Without this, a disk that stands still for a minute would end every lease of wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 NOTED_SECONDS = 1.0
 """A transaction that took longer, with the wait for its turn, was held up."""
 
 
 class Standstill:
-    """The last one, by the store's clock; those close upon each other are one.
+    """The last one, by the store's clock, be it over or not; those close upon each other are one.
 
     Args:
         clock: the store's.
@@ -21,6 +22,25 @@ class Standstill:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_at = self._ended_at = float("-inf")
+        self._under_way: dict[object, float] = {}
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is being written right now."""
+        return bool(self._under_way)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around a transaction, or whatever else keeps others from being begun: a standstill where it takes long, and
+        not only once it is over. Who sweeps while the disk stands still must not find leases that nobody could extend.
+        """
+        began_at, this = self._clock(), object()
+        self._under_way[this] = began_at
+        try:
+            yield
+        finally:
+            del self._under_way[this]
+            self.note(began_at)
 
     def note(self, began_at: float) -> None:
         """A transaction that began at this instant is over, written or not."""
@@ -33,6 +53,11 @@ class Standstill:
 
     def last(self) -> tuple[float, float, float]:
         """Begin, end and length in seconds; a length of 0 where there was none."""
-        if self._ended_at == float("-inf"):
+        began_at, ended_at = self._began_at, self._ended_at
+        now, since = self._clock(), min(list(self._under_way.values()), default=float("inf"))
+        if now - since >= NOTED_SECONDS:
+            began_at = since if since > ended_at + NOTED_SECONDS else began_at
+            ended_at = now
+        if ended_at == float("-inf"):
             return 0.0, 0.0, 0.0
-        return self._began_at, self._ended_at, self._ended_at - self._began_at
+        return began_at, ended_at, ended_at - began_at

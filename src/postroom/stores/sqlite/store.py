@@ -321,7 +321,6 @@ class _Parts:
             book,
             Ledger(book, line, clock),
             self.turnstile,
-            clock=clock,
             standstill=standstill,
             wakeups=self.wakeups,
             groups=options.groups,

@@ -99,8 +99,7 @@ class Writer:
         ledger: writes into the book's transactions.
         turnstile: the queue of the processes that write to this file.
         groups: False gives each request a transaction of its own: the control of what grouping gains.
-        clock: the store's.
-        standstill: told when each transaction began, once it is over.
+        standstill: told of each transaction, and of what else keeps requests waiting.
         wakeups: told what was written.
     """
 
@@ -110,7 +109,6 @@ class Writer:
         ledger: Ledger,
         turnstile: Turnstile,
         *,
-        clock: Callable[[], float],
         standstill: Standstill,
         wakeups: Wakeups,
         groups: bool = True,
@@ -118,7 +116,6 @@ class Writer:
         self._book = book
         self._ledger = ledger
         self._turnstile = turnstile
-        self._clock = clock
         self._standstill = standstill
         self._wakeups = wakeups
         self._most = GROUP_MOST if groups else 1
@@ -182,25 +179,25 @@ class Writer:
         if not self._queue.empty() or not self._lock.acquire(blocking=False):
             return False
         try:
-            began, began_at = time.monotonic(), self._clock()
+            began = time.monotonic()
             try:
-                self._transact([request], due=began, is_careful=False)
+                with self._standstill.noted():
+                    self._transact([request], due=began, is_careful=False)
             except (StoreError, apsw.Error):
                 return False  # the thread tries again, and knows what to do with what it meets
             self.counts.by_caller += 1
             if self._checkpoint.is_due():
                 self._queue.put(Request())  # wakes the thread, which will see that it is due
-            self._after([request], self._solo.arrivals, began, began_at)
+            self._after([request], self._solo.arrivals, began)
         finally:
             self._lock.release()
         if request.error is not None:
             raise request.error
         return True
 
-    def _after(self, group: Sequence[Request], arrivals: int, began: float, began_at: float) -> None:
+    def _after(self, group: Sequence[Request], arrivals: int, began: float) -> None:
         """What follows a transaction, written or not."""
         self._solo.note(len(group), arrivals, time.monotonic() - began)
-        self._standstill.note(began_at)
         if self._wakeups.is_heard():
             self._wakeups.tell(_topics(group))
 
@@ -236,15 +233,17 @@ class Writer:
                 is_due = self._checkpoint.is_due()
             _deliver(group)
             if is_due:
-                self._checkpoint.move(self._lock)
+                with self._standstill.noted():  # what waits for the thread waits for this
+                    self._checkpoint.move(self._lock)
         self._checkpoint.close()
         self._book.connection.close()
 
     def _write_group(self, group: list[Request]) -> None:
         if group:
-            began, began_at, arrivals = time.monotonic(), self._clock(), self._solo.arrivals
-            self._perform(group)
-            self._after(group, arrivals, began, began_at)
+            began, arrivals = time.monotonic(), self._solo.arrivals
+            with self._standstill.noted():
+                self._perform(group)
+            self._after(group, arrivals, began)
 
     def _gather(self) -> list[Request] | None:
         """The requests that wait, at least one; None at the end."""
