@@ -47,9 +47,11 @@ from postroom.model import (
     new_job_id,
 )
 from postroom.stores.port import WORK, ClaimRequest, Query, Submission
-from postroom.stores.sqlite import checkpoint, schema, solo, suitability, writer
+from postroom.stores.sqlite import checkpoint, chores, schema, solo, suitability, writer
+from postroom.stores.sqlite.connections import connect, prepare
 from postroom.stores.sqlite.ledger import claimed
 from postroom.stores.sqlite.presence import Presence
+from postroom.stores.sqlite.reader import Glance
 from postroom.stores.sqlite.rows import FIXED, MUTABLE, line_values
 from postroom.stores.sqlite.schema import migrate, migrations
 from postroom.stores.sqlite.standstill import Standstill
@@ -1090,6 +1092,25 @@ async def test_a_lease_given_after_a_standstill_is_not_lengthened(office):
     job = await office.start()
     office.clock.advance(60.0)
     assert [found.job_id for found, _ in (await office.store.expired()).found] == [job.job_id]
+
+
+async def test_a_job_that_changed_hands_during_the_sweep_is_not_taken_from_the_living(office, path):
+    """Somebody else's sweep took it back from the dead, and a live worker has it by the time its row is read."""
+    job = await office.start(worker="dead")
+
+    class Interrupted(Glance):
+        def rows(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+            rows = super().rows(name, *values)
+            if name == "held_by":
+                rows_of(path, "UPDATE jobs SET worker = 'alive', epoch = epoch + 1, version = version + 1")
+            return rows
+
+    reading = connect(path, writes=False)
+    prepare(reading, writes=False)
+    found = chores.expired(Interrupted(reading), office.clock(), 10, ["dead"], (0.0, 0.0, 0.0)).found
+    reading.close()
+    assert (await office.job(job.job_id)).worker == "alive"
+    assert found == ()
 
 
 # ---------------------------------------------------------------- rows that cannot be read

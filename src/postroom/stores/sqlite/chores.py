@@ -44,7 +44,7 @@ def expired(
             found.append((at, job_id, Expire(job_id)))
         elif why == "expired":
             found.append((at, job_id, Rescue(job_id, job.epoch)))
-        else:
+        elif job.worker in gone:  # still: each question is answered as things stand by then
             found.append((at, job_id, Rescue(job_id, job.epoch, PROCESS_GONE, is_proven=True)))
     found.sort(key=lambda each: each[:2])
     broken = {**dict(glance.rows("without_lease", limit)), **unreadable}
