@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
+import secrets
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -293,6 +297,96 @@ async def crashed_job_beside(inbox, kind: str):
         await asyncio.sleep(0)
     await desk.settle([Outcome(job.job_id, view.epoch, OutcomeKind.CRASHED, reason="signal 9")])
     return job
+
+
+UNLOADABLE = {
+    "fails": "raise ImportError('half a deploy')",
+    "exits": "import sys; sys.exit(3)",
+    "is no Python": "async def where(",
+    "lost it": "",
+    "runs a loop": "import asyncio\n\nasyncio.run(asyncio.sleep(0))",
+}
+
+
+def unloadable_module(tmp_path, monkeypatch, text: str):
+    """A module as this process knows it, whose file is another by the time that a child looks."""
+    name = f"changing_{secrets.token_hex(4)}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(
+        "import os\n\n\nasync def where(item, run):\n    return os.getpid()\n\n\n"
+        "def where_plain(item, run):\n    return os.getpid()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(name)
+    file.write_text(text)
+    return module
+
+
+@pytest.mark.parametrize("function", ["where", "where_plain"])
+@pytest.mark.parametrize("text", UNLOADABLE.values(), ids=UNLOADABLE)
+async def test_after_a_crash_a_job_whose_handler_no_child_can_load_runs_alone(
+    inbox, tmp_path, monkeypatch, caplog, text, function
+):
+    caplog.set_level(logging.INFO, "postroom.worker")
+    monkeypatch.setattr(loop_module, "ALONE_HOLD_SECONDS", 0.1)
+    module = unloadable_module(tmp_path, monkeypatch, text)
+    inbox.handler("where")(getattr(module, function))
+    jobs = [await crashed_job(inbox, "where") for _ in range(2)]
+    async with inbox.worker(concurrency=1):
+        for job in jobs:
+            job = await ended(inbox, job.job_id)
+            assert (job.state, job.result, job.crashes, job.attempts) == ("succeeded", os.getpid(), 1, 1)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert len(told) == 1, told
+    assert 'if __name__ == "__main__":' in told[0]
+
+
+async def test_an_isolated_handler_that_no_child_can_load_waits_uncharged_and_is_told_once(
+    make_inbox, tmp_path, monkeypatch, caplog
+):
+    module = unloadable_module(tmp_path, monkeypatch, UNLOADABLE["fails"])
+    async with make_inbox("sqlite") as inbox:
+        inbox.handler("where", isolation="process")(module.where_plain)
+        jobs = [await inbox.submit("where", "x") for _ in range(2)]
+        async with inbox.worker(concurrency=1):
+            for job in jobs:
+                while (job := await inbox.get(job.job_id)).holds == 0:
+                    await asyncio.sleep(0.01)
+                assert (job.state, job.attempts, job.crashes) == ("queued", 0, 0)
+                assert "half a deploy" in job.reason
+    assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
+
+
+SCRIPT_WITHOUT_A_GUARD = """
+import asyncio, os, signal, sys
+from postroom import Inbox
+from postroom.settings import Settings
+
+inbox = Inbox(settings=Settings(store=sys.argv[1], backoff_base_seconds=0.01, rescue_seconds=0.05, poll_seconds=0.05))
+
+@inbox.handler("fragile")
+async def fragile(item, run):
+    if run.epoch == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+async def main():
+    async with inbox.worker():
+        job = await inbox.submit("fragile", "x", idempotency_key="once")
+        job = await inbox.wait(job.job_id, timeout_seconds=60)
+        print(job.state, job.result, job.crashes)
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_without_a_main_guard_that_was_killed_goes_on_where_it_was(short_path):
+    (short_path / "script.py").write_text(SCRIPT_WITHOUT_A_GUARD)
+    command = [sys.executable, str(short_path / "script.py"), f"sqlite:///{short_path}/jobs.db"]
+    first, second = (subprocess.run(command, capture_output=True, text=True, timeout=90) for _ in range(2))
+    assert first.returncode == -9
+    assert second.stdout.strip() == "succeeded done 1", second.stderr
+    assert second.stderr.count("Traceback") <= 1
 
 
 # ---- draining

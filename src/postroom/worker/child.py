@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ async def _serve(end: socket.socket, task: Message) -> None:
     try:
         outcome = await _attempt(task, recorder)
     except _NotLoaded as error:
-        channel.send({"do": "not_loaded", "why": str(error)})
+        channel.send({"do": "not_loaded", "why": str(error), "trace": error.trace})
     else:
         channel.send({"do": "outcome", "outcome": outcome_to_json(outcome)})
     await channel.flush()
@@ -134,15 +135,18 @@ async def _attempt(task: Message, recorder: PipeRecorder) -> Outcome:
 
 
 class _NotLoaded(Exception):
-    """The handler could not be found here; says why."""
+    """The handler could not be found here; says why, and where."""
+
+    def __init__(self, why: str, trace: str) -> None:
+        super().__init__(why)
+        self.trace = trace
 
 
 def _load(reference: HandlerReference, settings: Any) -> Any:
     try:
         return reference.load(settings)
-    except Exception as error:
-        log.exception("the handler for kind %r could not be loaded", reference.kind)
-        raise _NotLoaded(f"{type(error).__name__}: {error}"[:500]) from None
+    except BaseException as error:  # noqa: BLE001 - somebody's module: it may end itself, or run a loop of its own
+        raise _NotLoaded(f"{type(error).__name__}: {error}"[:500], traceback.format_exc()[-4000:]) from None
 
 
 def _die_with(parent: int, channel: int) -> None:

@@ -55,6 +55,19 @@ EXIT_GRACE_SECONDS = 1.0
 NOT_STARTED_HOLD_SECONDS = 30.0
 """How long a job waits whose child could not be started or could not find the handler."""
 
+
+class HandlerNotLoaded(Exception):
+    """The child could not find the handler: importing its module failed there, or it is not in it any more.
+
+    Attributes:
+        trace: the child's traceback.
+    """
+
+    def __init__(self, why: str, trace: str) -> None:
+        super().__init__(why)
+        self.trace = trace
+
+
 _numbers = itertools.count(1)
 _token = secrets.token_hex(8)
 
@@ -85,6 +98,7 @@ async def run_in_child(
         What the attempt in the child came to; ``crashed`` with ``signal N`` or ``process gone`` where it died; for a
         run that had to be killed, what its halt reason means; a hold where the child could not start.
     Raises:
+        HandlerNotLoaded: the child could not find the handler.
         CancelledError: this task was cancelled; the child was killed first.
     """
     run = _ChildRun(lease, handler, recorder, guardian)
@@ -235,9 +249,8 @@ class _ChildRun:
             case "outcome":
                 self._set_outcome(outcome_from_json(message["outcome"]))
             case "not_loaded":
-                why = message["why"]
-                log.error("job %s: its child could not load the handler: %s", self._lease.job.job_id, why)
-                self._set_outcome(_hold(self._lease, f"its process could not load the handler: {why}"))
+                if not self._outcome.done():
+                    self._outcome.set_exception(HandlerNotLoaded(message["why"], message["trace"]))
             case _:
                 request = self._loop.create_task(self._answer(message))
                 self._requests.add(request)

@@ -53,6 +53,9 @@ SETTLE_SECONDS = 10.0
 REMOTE_WAIT_SECONDS = 2.0
 """How long a claim waits at a service for the first job; a worker that drains waits for it to come back."""
 
+ALONE_HOLD_SECONDS = 1.0
+"""How long a job waits that is to run alone after all, since no child could load its handler."""
+
 ALONE_WAIT_SECONDS = 60.0
 """How long a job that crashed its worker waits for the others to end, where it cannot run in a child."""
 
@@ -106,6 +109,7 @@ class Worker:
         self._in_child: set[Record] = set()
         self._alone: set[Record] = set()
         self._references: dict[str, HandlerReference | None] = {}
+        self._unloadable: set[str] = set()
         self._handing_over: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._nap: asyncio.Timeout | None = None
@@ -453,17 +457,23 @@ class Worker:
         job, handler = record.job, record.handler
         has_limits = job.timeout_seconds is not None or job.stall_timeout_seconds is not None
         needs_child = handler.isolation == "process" or bool(job.crashes_in_row)
-        if not needs_child and not (has_limits and not handler.can_be_stopped):
+        needs_to_be_stopped = has_limits and not handler.can_be_stopped
+        if not needs_child and not needs_to_be_stopped:
             return await self._run_here(record)
+        may_run_alone = handler.isolation != "process" and not needs_to_be_stopped
+        if may_run_alone and handler.kind in self._unloadable:
+            return await self._run_alone(record)
         reference = self._reference(handler)
         if reference is not None:
-            return await self._run_in_child(record, reference)
-        if has_limits and not handler.can_be_stopped:
+            return await self._run_in_child(record, reference, may_run_alone=may_run_alone)
+        if needs_to_be_stopped:
             return Outcome(job.job_id, job.epoch, OutcomeKind.FAILED, error=_unenforceable(handler))
         return await self._run_alone(record)
 
-    async def _run_in_child(self, record: Record, reference: HandlerReference) -> Outcome:
-        from postroom.worker.isolation import run_in_child
+    async def _run_in_child(
+        self, record: Record, reference: HandlerReference, *, may_run_alone: bool
+    ) -> Outcome:
+        from postroom.worker.isolation import NOT_STARTED_HOLD_SECONDS, HandlerNotLoaded, run_in_child
 
         self._in_child.add(record)
         try:
@@ -476,8 +486,33 @@ class Worker:
                 guardian=self._guardian,
                 deadline=None if record.deadline == float("inf") else record.deadline,
             )
+        except HandlerNotLoaded as error:
+            self._tell_not_loaded(record, error, error.trace)
+            seconds = ALONE_HOLD_SECONDS if may_run_alone else NOT_STARTED_HOLD_SECONDS
+            reason = f"its process could not load the handler: {error}"
+            return Outcome(
+                record.job_id, record.epoch, OutcomeKind.HELD, after_seconds=seconds, reason=reason
+            )
         finally:
             self._in_child.discard(record)
+
+    def _tell_not_loaded(self, record: Record, why: object, trace: str) -> None:
+        """Say it once per kind, with what helps."""
+        kind = record.handler.kind
+        level = logging.INFO if kind in self._unloadable else logging.ERROR
+        self._unloadable.add(kind)
+        if level == logging.INFO:
+            log.info("job %s epoch %d: no child could load its handler", record.job_id, record.epoch)
+            return
+        log.error(
+            "a child process cannot load the handler of kind %r: %s. It imports the handler's module (or runs the "
+            'script again) to find it: let what starts work stand below `if __name__ == "__main__":`, and the '
+            "module be there as it was when this worker started. Jobs that crashed a worker run alone in this process "
+            "meanwhile; those that only a child may run wait.\n%s",
+            kind,
+            why,
+            trace,
+        )
 
     async def _run_alone(self, record: Record) -> Outcome:
         """Run a job that crashed its worker, once the others have ended: it must not take them with it again."""
