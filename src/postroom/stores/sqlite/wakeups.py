@@ -83,17 +83,22 @@ class Wakeups:
         """The sockets of other processes; the folder is listed again only when something came or went."""
         if self._is_closed:
             return []
-        changed = os.stat(self._handle).st_mtime_ns
-        if changed != self._others[0]:
-            names = [
-                name for name in os.listdir(self._handle) if name.endswith(SUFFIX) and name != self._name
-            ]
-            self._others = (changed, names)
+        try:
+            changed = os.stat(self._handle).st_mtime_ns
+            if changed != self._others[0]:
+                found = os.listdir(self._handle)
+                names = [name for name in found if name.endswith(SUFFIX) and name != self._name]
+                self._others = (changed, names)
+        except OSError:  # no descriptor to be had, for one: those known before are told
+            pass
         return self._others[1]
 
     def _send(self, names: list[str], text: bytes) -> None:
         if self._sender is None:
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            except OSError:  # the others poll; what was committed must not seem to have failed
+                return
             self._sender.setblocking(False)
         for name in names:
             try:
@@ -112,15 +117,17 @@ class Wakeups:
     # ---- hearing
 
     def _listen(self) -> None:
-        """Open our socket at the first watch; without one (no room for its name) watchers poll."""
+        """Open our socket at the first watch; without one (no room for it) watchers poll."""
         with self._lock:
             if self._socket is not None or self._is_closed:
                 return
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            listening = None
             try:
+                listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 listening.bind(self._address(self._name))
             except OSError:
-                listening.close()
+                if listening is not None:
+                    listening.close()
                 return
             self._socket = listening
             self._thread = threading.Thread(
