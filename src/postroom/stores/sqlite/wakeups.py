@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -21,6 +22,8 @@ SUFFIX = ".hints"
 LONGEST_BYTES = 60_000
 """Topics longer than this together are told as "something": the others look at everything they watch."""
 EVERYTHING = b"*"
+TICK_NS = 2_000_000_000
+"""So far apart, two changes of the folder have different stamps, whatever the file system."""
 
 
 class Wakeups:
@@ -88,7 +91,9 @@ class Wakeups:
             if changed != self._others[0]:
                 found = os.listdir(self._handle)
                 names = [name for name in found if name.endswith(SUFFIX) and name != self._name]
-                self._others = (changed, names)
+                # What comes within the same tick of the file system's clock does not change the stamp.
+                is_settled = time.time_ns() - changed > TICK_NS
+                self._others = (changed if is_settled else -1, names)
         except OSError:  # no descriptor to be had, for one: those known before are told
             pass
         return self._others[1]
