@@ -58,7 +58,7 @@ from postroom.stores.sqlite.standstill import Standstill
 from postroom.stores.sqlite.statements import FOLDER, query
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.turnstile import Turnstile
-from postroom.stores.sqlite.wakeups import SUFFIX
+from postroom.stores.sqlite.wakeups import SUFFIX, Wakeups
 from postroom.testing import ManualClock
 from tests.stores.office import Office
 
@@ -1017,6 +1017,29 @@ async def test_a_worker_that_left_leaves_no_lock(store, path):
     await store.leave("w1")
     assert list(live.glob("*.worker")) == []
     assert await store.workers() == []
+
+
+def test_a_watcher_that_came_within_the_same_tick_of_the_file_system_is_told(tmp_path):
+    teller, watcher = Wakeups(tmp_path), Wakeups(tmp_path)
+    tick = time.time_ns()
+    os.utime(tmp_path, ns=(tick, tick))
+    assert not teller.is_heard()
+    with watcher.watch((WORK,)):
+        os.utime(tmp_path, ns=(tick, tick))
+        assert teller.is_heard()
+    teller.close()
+    watcher.close()
+
+
+def test_a_lock_taken_anew_is_another_one(tmp_path):
+    """Its file was removed: under the same identity, it would be seen free between being made and being locked."""
+    presence = Presence(tmp_path)
+    first = presence.hold("w")
+    presence.forget("w")
+    second = presence.hold("w")
+    assert None not in (first, second)
+    assert first != second
+    presence.release("w")
 
 
 # ---------------------------------------------------------------- standstills

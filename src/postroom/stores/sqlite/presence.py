@@ -38,8 +38,15 @@ class Presence:
         handle = self._held.get(worker)
         if handle is not None and _same_file(handle, path):
             return _identity(handle)
-        if handle is not None:  # somebody removed the file: a lock that nobody can find proves nothing
-            os.close(self._held.pop(worker))
+        # Where somebody removed the file, the old one is let go of last: until then its identity is nobody else's.
+        gone = self._held.pop(worker, None)
+        try:
+            return self._take(worker, path)
+        finally:
+            if gone is not None:
+                os.close(gone)
+
+    def _take(self, worker: str, path: Path) -> str | None:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError:
