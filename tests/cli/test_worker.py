@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 
 import psutil
@@ -146,6 +147,22 @@ def test_a_worker_that_dies_is_started_again(cli: Cli, start: Start) -> None:
     after = workers_of(supervisor)
     assert before[1] in after
     assert len(set(after) - set(before)) == 1
+    supervisor.tell()
+    assert supervisor.end() == 0
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs to limit another process")
+def test_a_worker_that_cannot_be_started_again_does_not_cost_the_others(cli: Cli, start: Start) -> None:
+    supervisor = start("worker", "--app", "handlers:inbox", "--processes", "2", **FAST)
+    supervisor.until("is ready", 2)
+    before = workers_of(supervisor)
+    _, most = resource.prlimit(supervisor.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(supervisor.process.pid, resource.RLIMIT_NOFILE, (4, most))
+    os.kill(before[0], signal.SIGKILL)
+    assert "starting it again in 1 s" in supervisor.until("could not be started")
+    assert workers_of(supervisor) == before[1:]
+    resource.prlimit(supervisor.process.pid, resource.RLIMIT_NOFILE, (most, most))
+    supervisor.until("is ready")
     supervisor.tell()
     assert supervisor.end() == 0
 

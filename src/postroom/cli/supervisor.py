@@ -93,9 +93,12 @@ class _Supervisor:
         command = [sys.executable, "-m", "postroom", *self._words, *supervised_by(self._life)]
         place.started_at = time.monotonic()
         # A group of its own: Ctrl-C reaches the supervisor alone, which passes it on, once.
-        place.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=(self._life,), process_group=0
-        )
+        try:
+            place.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(self._life,), process_group=0
+            )
+        except OSError as error:  # no memory, no room for a process: no reason to end those that run
+            self._delay(place, f"worker {place.number} could not be started ({error.strerror})")
 
     def _reap(self, place: _Place) -> int | None:
         """The exit code of a worker that has ended since the last look."""
@@ -117,16 +120,19 @@ class _Supervisor:
             self._told = 1
             return USAGE
         has_lasted = time.monotonic() - place.started_at >= STEADY_SECONDS
-        place.failures = 0 if code == DONE or has_lasted else place.failures + 1
-        delay = (
-            min(FIRST_DELAY_SECONDS * 2 ** (place.failures - 1), LONGEST_DELAY_SECONDS)
-            if place.failures
-            else 0.0
-        )
-        place.start_at = time.monotonic() + delay
-        again = f" in {delay:g} s" if delay else ""
-        tell(f"postroom: worker {place.number} ended ({how}); starting it again{again}")
+        if code == DONE or has_lasted:
+            place.failures = 0
+            tell(f"postroom: worker {place.number} ended ({how}); starting it again")
+        else:
+            self._delay(place, f"worker {place.number} ended ({how})")
         return 0
+
+    def _delay(self, place: _Place, what: str) -> None:
+        """After a failure: the next start comes later each time."""
+        place.failures += 1
+        delay = min(FIRST_DELAY_SECONDS * 2.0 ** min(place.failures - 1, 16), LONGEST_DELAY_SECONDS)
+        place.start_at = time.monotonic() + delay
+        tell(f"postroom: {what}; starting it again in {delay:g} s")
 
     def _pass_on(self) -> None:
         """Tell the workers what we were told, as often as they have not been told yet; twice at most."""
