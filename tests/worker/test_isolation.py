@@ -18,7 +18,7 @@ from postroom.handlers import Handler
 from postroom.jsontext import decode
 from postroom.model import Lease, Outcome, OutcomeKind, State
 from postroom.worker.guardian import Guardian
-from postroom.worker.isolation import run_in_child
+from postroom.worker.isolation import HandlerNotLoaded, run_in_child
 from postroom.worker.recorder import Halt
 from postroom.worker.reference import for_handler
 from tests.worker import isolated_handlers
@@ -299,19 +299,16 @@ async def test_a_busy_child_does_not_block_its_worker(desk: Bench) -> None:
 # ---- not starting
 
 
-async def test_a_child_that_cannot_find_its_handler_holds_the_job(desk: Bench) -> None:
+async def test_a_child_that_cannot_find_its_handler_says_so_and_why(desk: Bench) -> None:
     lease = await desk.lease("shout", "x")
     handler = isolated_handlers.inbox.handlers.get("shout")
     assert isinstance(handler, Handler)
     reference = for_handler(handler, APP)
     assert reference is not None
     wrong = replace(reference, target="no_such_module:inbox")
-    outcome = await run_in_child(lease, handler, desk.recorder(lease), settings=SHORT, reference=wrong)
-    assert outcome.kind is OutcomeKind.HELD
-    assert "no_such_module" in (outcome.reason or "")
-    answer = await desk.settle(outcome)
-    assert answer.job is not None
-    assert answer.job.attempts == 0
+    with pytest.raises(HandlerNotLoaded, match="no_such_module") as told:
+        await run_in_child(lease, handler, desk.recorder(lease), settings=SHORT, reference=wrong)
+    assert "import_module" in told.value.trace
 
 
 async def test_a_child_that_cannot_be_started_holds_the_job(
