@@ -152,6 +152,29 @@ async def test_an_idle_worker_hears_of_a_new_job_without_polling(make_inbox):
             assert (await ended(inbox, job.job_id)).result == "found"
 
 
+async def test_a_worker_that_cannot_watch_at_first_works_all_the_same(inbox, desk, monkeypatch, caplog):
+    watch, failed = desk.watch, []
+
+    def watch_later(*topics):
+        if not failed:
+            failed.append(topics)
+            raise OSError(24, "Too many open files")
+        return watch(*topics)
+
+    @inbox.handler("echo")
+    async def echo(item, run):
+        return item
+
+    job = await inbox.submit("echo", "x")
+    async with inbox.worker():
+        monkeypatch.setattr(desk, "watch", watch_later)
+        async with asyncio.timeout(10):
+            while (await inbox.get(job.job_id)).state != "succeeded":
+                await asyncio.sleep(0.01)
+    assert failed
+    assert "Too many open files" in caplog.text
+
+
 async def test_outcomes_are_kept_while_the_store_is_away_and_settled_once_it_is_back(inbox, desk):
     finished = []
 
@@ -211,7 +234,7 @@ async def test_one_outcome_that_is_refused_does_not_keep_the_others_back(inbox, 
 
 
 async def test_lost_workers_jobs_are_taken_back_by_the_sweep(make_inbox):
-    async with make_inbox(lease_seconds=0.2) as inbox:
+    async with make_inbox() as inbox:
 
         @inbox.handler("any")
         async def anything(item, run):

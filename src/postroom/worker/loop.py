@@ -317,34 +317,39 @@ class Worker:
     # ---- claiming
 
     async def _claim_for_ever(self) -> None:
-        """Claim into free slots until told to drain."""
-        failures = 0
-        with self._verbs.watch(WORK) as watch:
-            while not self._is_draining:
-                free = self._free_slots()
-                if free <= 0:
-                    self._freed.clear()
-                    await self._freed.wait()
-                    continue
-                asked_at = monotonic()
-                try:
-                    claimed = await self._claim(free)
-                except PostroomError as error:
-                    self._state.failed("claim", error)
-                    failures += 1
-                    await self._pause(pause_seconds(failures))
-                    continue
-                except Exception as error:
-                    log.exception("worker %s: a claim failed", self.identity)
-                    self._state.failed("claim", error)
-                    failures += 1
-                    await self._pause(pause_seconds(failures))
-                    continue
-                failures = 0
-                self._state.worked("claim")
-                self._take_up(claimed, asked_at)
-                if len(claimed.leases) < min(free, 1000):
-                    await self._wait_for_work(claimed, watch, asked_at)
+        """Claim into free slots until told to drain. Whatever goes wrong, it goes on: a worker that beats and never
+        claims looks alive."""
+        self._claim_failures = 0
+        while not self._is_draining:
+            try:
+                with self._verbs.watch(WORK) as watch:
+                    while not self._is_draining:
+                        await self._claim_once(watch)
+            except PostroomError as error:
+                await self._claim_failed(error)
+            except Exception as error:
+                log.exception("worker %s: a claim failed", self.identity)
+                await self._claim_failed(error)
+
+    async def _claim_failed(self, error: Exception) -> None:
+        self._state.failed("claim", error)
+        self._claim_failures += 1
+        await self._pause(pause_seconds(self._claim_failures))
+
+    async def _claim_once(self, watch: Watch) -> None:
+        """Claim once there is a free slot, and start what was claimed; wait where there is no more for now."""
+        free = self._free_slots()
+        if free <= 0:
+            self._freed.clear()
+            await self._freed.wait()
+            return
+        asked_at = monotonic()
+        claimed = await self._claim(free)
+        self._claim_failures = 0
+        self._state.worked("claim")
+        self._take_up(claimed, asked_at)
+        if len(claimed.leases) < min(free, 1000):
+            await self._wait_for_work(claimed, watch, asked_at)
 
     async def _claim(self, free: int) -> Claimed:
         request = ClaimRequest(
