@@ -46,7 +46,7 @@ from postroom.model import (
     job_to_row,
     new_job_id,
 )
-from postroom.stores.port import WORK, ClaimRequest, Query, Submission
+from postroom.stores.port import WORK, ClaimRequest, Query, Retention, Submission
 from postroom.stores.sqlite import checkpoint, chores, schema, solo, suitability, writer
 from postroom.stores.sqlite.connections import connect, prepare
 from postroom.stores.sqlite.ledger import claimed
@@ -1040,6 +1040,52 @@ def test_a_lock_taken_anew_is_another_one(tmp_path):
     assert None not in (first, second)
     assert first != second
     presence.release("w")
+
+
+# ---------------------------------------------------------------- purge
+
+
+async def end_all(office: Office, count: int) -> None:
+    await office.submit_all([office.draft() for _ in range(count)])
+    for lease in await office.claim(limit=count):
+        await office.succeed(lease.job)
+
+
+async def steps_of_a_purge(office: Office) -> int:
+    """Instructions of SQLite's machine, in hundreds: what it costs, on any computer."""
+    ticks: list[None] = []
+    connection = office.store._open.writer._book.connection
+    connection.set_progress_handler(lambda: bool(ticks.append(None)), 100)
+    await office.store.purge(Retention(None, None))
+    connection.set_progress_handler(None)
+    return len(ticks)
+
+
+async def test_a_purge_costs_the_same_however_much_is_kept(office, monkeypatch):
+    monkeypatch.setattr(chores, "ENDS_MOST", 10)
+    await end_all(office, 40)
+    office.clock.advance(7200.0)
+    few = await steps_of_a_purge(office)
+    await end_all(office, 400)
+    office.clock.advance(7200.0)
+    assert await steps_of_a_purge(office) < few * 2
+
+
+async def test_ends_that_say_nothing_any_more_are_removed_in_pieces(office, path, monkeypatch):
+    monkeypatch.setattr(chores, "ENDS_MOST", 3)
+    job = await office.start()
+    await end_all(office, 10)  # all at one time
+    await office.fail(job)
+    await office.replay(job.job_id)
+    office.clock.advance(7200.0)
+    for _ in range(5):
+        await office.store.purge(Retention(None, None))
+    assert rows_of(path, "SELECT state, count(*) FROM ends GROUP BY state") == [("succeeded", 10)]
+    [lease] = await office.claim()
+    await office.succeed(lease.job)
+    office.clock.advance(7200.0)
+    assert await office.store.purge(Retention(3600.0, 3600.0)) == 11
+    assert rows_of(path, "SELECT count(*) FROM ends") == [(0,)]
 
 
 # ---------------------------------------------------------------- standstills

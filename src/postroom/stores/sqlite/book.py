@@ -22,6 +22,8 @@ from postroom.stores.sqlite.statements import query
 MOST_TURNS = 50_000
 """Shares whose last place is remembered; beyond them all are forgotten and read anew."""
 
+BEFORE_ALL_ENDS = (float("-inf"), 0, 0)
+
 Lane = tuple[str, str]
 """Queue and kind."""
 
@@ -44,6 +46,8 @@ class Book:
         self._moved_turns: dict[Turn, float] = {}
         self._moved_clocks: dict[tuple[str, int], float] = {}
         self._owners: dict[str, list[Any]] = {}
+        self.ends_seen: tuple[Any, ...] = BEFORE_ALL_ENDS
+        """Time, number and version of the last end that a purge looked at."""
 
     # ---- the transaction
 

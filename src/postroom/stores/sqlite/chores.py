@@ -7,13 +7,14 @@ from collections.abc import Collection
 
 from postroom.model import Expire, JsonText, Rescue, State, WorkerInfo
 from postroom.stores.port import Retention, Sweep
-from postroom.stores.sqlite.book import Book
+from postroom.stores.sqlite.book import BEFORE_ALL_ENDS, Book
 from postroom.stores.sqlite.browsing import HOUR_SECONDS, jobs_by_id
 from postroom.stores.sqlite.reader import Glance
 from postroom.stores.sqlite.rows import STATES, worker_from
 
 ENDS_MOST = 10_000
-"""Old ends that one purge removes at most."""
+"""Old ends that one purge looks at; the next one goes on behind them, and after the last begins anew. Ends are kept as
+long as their jobs: to look at all of them would hold up everybody who writes."""
 
 WORKERS_SECONDS = 7 * 86_400.0
 """How long a worker stays on record that was not seen since and was never proven gone (its machine restarted)."""
@@ -80,13 +81,21 @@ def purge(book: Book, now: float, retention: Retention, limit: int) -> int:
         book.count(owner, STATES.index(State(state)), -1)
     if rows:
         book.run("keep_numbers")
+        book.run("purge_own_ends", seqs, now - HOUR_SECONDS)
         for table in ("jobs", "payloads", "results", "checkpoints", "journal"):
             book.run(f"purge_{table}", seqs)
         book.write("mark_purged", [(job_id, now) for _, job_id, _, _ in rows])
     book.run("drop_old_workers", now - WORKERS_SECONDS)
-    book.run("purge_ends", now - HOUR_SECONDS, ENDS_MOST)
+    _purge_ends(book, now - HOUR_SECONDS)
     book.forget_turns()
     return len(rows)
+
+
+def _purge_ends(book: Book, until: float) -> None:
+    looked_at = (*book.ends_seen, until, ENDS_MOST)
+    last = book.rows("last_of_ends", *looked_at)
+    book.run("purge_ends", *looked_at)
+    book.ends_seen = last[0] if last else BEFORE_ALL_ENDS
 
 
 # ---- small values
