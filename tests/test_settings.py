@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +270,56 @@ def test_a_wrong_value_that_holds_an_address_is_told_without_its_login() -> None
     with pytest.raises(PostroomError) as refused:
         load({"fair_by": ADDRESSES[0]})
     assert SECRET not in str(refused.value)
+
+
+# ---- whatever made them
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease_seconds": -5},
+        {"lease_seconds": "5"},
+        {"lease_seconds": None},
+        {"lease_seconds": float("nan")},
+        {"concurrency": 0},
+        {"concurrency": 2.5},
+        {"concurrency": True},
+        {"port": 65536},
+        {"store": 5},
+        {"fair_by": "weight"},
+        {"heartbeat_seconds": 31},
+        {"lease_seconds": 1.5, "heartbeat_seconds": 1.0},
+        {"max_item_bytes": "1MB"},
+    ],
+)
+def test_settings_made_in_python_are_checked_as_any_other(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsInvalid, match=next(iter(wrong))):
+        Settings(**wrong)
+    with pytest.raises(SettingsInvalid, match=next(iter(wrong))):
+        replace(Settings(), **wrong)
+
+
+def test_the_bounds_of_every_setting_hold_in_python_too() -> None:
+    for f in SETTING_FIELDS:
+        for bound, past in (("low", -1), ("high", 1)):
+            if f.metadata[bound] is not None:
+                with pytest.raises(SettingsInvalid, match=f.name):
+                    Settings(**{f.name: f.metadata[bound] + past})
+
+
+def test_a_whole_number_may_stand_where_fractions_may() -> None:
+    assert Settings(lease_seconds=30).beat_seconds == 5
+
+
+def test_a_secret_of_the_wrong_type_is_not_told() -> None:
+    with pytest.raises(SettingsInvalid) as refused:
+        Settings(key=4711)  # type: ignore[arg-type]
+    assert "4711" not in str(refused.value)
+
+
+def test_a_file_that_is_no_utf_8_is_named(tmp_path: Path) -> None:
+    toml = tmp_path / "postroom.toml"
+    toml.write_bytes("app = 'büro:inbox'".encode("latin-1"))
+    with pytest.raises(SettingsInvalid, match=r"postroom\.toml cannot be read"):
+        load(toml=toml)

@@ -124,6 +124,20 @@ class Settings:
     sources: Mapping[str, str] = field(default_factory=dict, metadata={"internal": True})
     warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
+    def __post_init__(self) -> None:
+        """Whatever made it: a value out of bounds would otherwise fail, or hang, somewhere far from here.
+
+        Raises:
+            SettingsInvalid: names the setting, the value (not of secrets) and what it must be.
+        """
+        for f in SETTING_FIELDS:
+            _check(f.name, getattr(self, f.name), self.sources.get(f.name))
+        if self.beat_seconds > self.lease_seconds / 2:
+            raise SettingsInvalid(
+                f"heartbeat_seconds ({self.beat_seconds:g}) must be at most half of "
+                f"lease_seconds ({self.lease_seconds:g})"
+            )
+
     @property
     def beat_seconds(self) -> float:
         """The heartbeat interval in force."""
@@ -165,13 +179,7 @@ def load_settings(
                 continue
             values[name] = _convert(name, raw, source)
             sources[name] = source
-    settings = Settings(**values, sources=sources, warnings=tuple(warnings))
-    if settings.beat_seconds > settings.lease_seconds / 2:
-        raise SettingsInvalid(
-            f"heartbeat_seconds ({settings.beat_seconds:g}) must be at most half of "
-            f"lease_seconds ({settings.lease_seconds:g})"
-        )
-    return settings
+    return Settings(**values, sources=sources, warnings=tuple(warnings))
 
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
@@ -197,7 +205,7 @@ def _from_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsInvalid(f"{path} cannot be read: {error}") from None
 
 
@@ -222,18 +230,37 @@ def _convert(name: str, raw: Any, source: str) -> Any:
         elif not isinstance(raw, str):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        wanted = "a whole number" if "int" in kind else "a number" if "float" in kind else "text"
-        raise SettingsInvalid(f"{name} ({source}) must be {wanted}, found {_show(name, raw)}") from None
+        raise _wrong(name, raw, source) from None
+    _check(name, value, source)
+    return value
+
+
+def _wrong(name: str, raw: Any, source: str | None) -> SettingsInvalid:
+    kind = str(_BY_NAME[name].type)
+    wanted = "a whole number" if "int" in kind else "a number" if "float" in kind else "text"
+    return SettingsInvalid(f"{_from(name, source)} must be {wanted}, found {_show(name, raw)}")
+
+
+def _from(name: str, source: str | None) -> str:
+    return name if source is None else f"{name} ({source})"
+
+
+def _check(name: str, value: Any, source: str | None) -> None:
+    """Refuse what is not of the setting's type, or not within its bounds."""
+    f = _BY_NAME[name]
+    kind, said = str(f.type), _from(name, source)
+    if value is None and "None" in kind:
+        return
+    types: Any = int if "int" in kind else int | float if "float" in kind else str
+    if not isinstance(value, types) or isinstance(value, bool) or value != value:
+        raise _wrong(name, value, source)
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
     if low is not None and value < low:
-        raise SettingsInvalid(f"{name} ({source}) must be at least {low:g}, found {value}")
+        raise SettingsInvalid(f"{said} must be at least {low:g}, found {value}")
     if high is not None and value > high:
-        raise SettingsInvalid(f"{name} ({source}) must be at most {high:g}, found {value}")
+        raise SettingsInvalid(f"{said} must be at most {high:g}, found {value}")
     if choices and value not in choices:
-        raise SettingsInvalid(
-            f"{name} ({source}) must be one of {', '.join(choices)}, found {_show(name, raw)}"
-        )
-    return value
+        raise SettingsInvalid(f"{said} must be one of {', '.join(choices)}, found {_show(name, value)}")
 
 
 def _integer(raw: Any) -> int:

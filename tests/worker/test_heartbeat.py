@@ -14,7 +14,7 @@ from postroom.testing import ManualClock
 from postroom.worker.heartbeat import Heartbeat
 from tests.worker.workbench import SETTINGS, WeakDesk, ended, events, until
 
-LEASE = {"lease_seconds": 0.6, "heartbeat_seconds": 0.05}
+LEASE = {"lease_seconds": 1.0, "heartbeat_seconds": 0.05}
 
 
 def busy(seconds: float) -> None:
@@ -146,7 +146,7 @@ async def test_the_outcome_of_a_run_that_lost_its_lease_is_not_recorded(inbox, d
 
 async def test_no_new_item_starts_while_the_lease_is_in_doubt(make_inbox):
     """Beats are cut off; once the last accepted one is older than the lease less two intervals, items wait."""
-    async with make_inbox(lease_seconds=0.5, heartbeat_seconds=0.1) as inbox:
+    async with make_inbox(lease_seconds=1.0, heartbeat_seconds=0.3) as inbox:
         desk = await inbox.verbs()
         starts: list[float] = []
 
@@ -154,7 +154,7 @@ async def test_no_new_item_starts_while_the_lease_is_in_doubt(make_inbox):
         async def steady(run):
             desk.cut.add("heartbeat")
             cut_at = time.monotonic()
-            await asyncio.sleep(0.45)  # longer than 0.5 - 2 * 0.1, the window
+            await asyncio.sleep(0.45)  # longer than 1.0 - 2 * 0.3, the window
             asyncio.get_running_loop().call_later(0.1, desk.cut.clear)
             await run.step("next", lambda: starts.append(time.monotonic() - cut_at))
 
