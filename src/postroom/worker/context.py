@@ -211,8 +211,11 @@ class Run:
         self._assignment.recorder.emit(self._assignment.encode(data, "what was emitted"))
 
     def usage(self, **amounts: float) -> None:
-        """Add to what was used (``tokens_in=…``): for the item, and summed for the job. Numbers of any kind, within
-        `MAX_AMOUNT`."""
+        """Add to what was used (``tokens_in=…``): for the item, and summed for the job.
+
+        Raises:
+            ValueError: an amount is no finite number, or above 2**53.
+        """
         plain = {name: _plain(name, amount) for name, amount in amounts.items()}
         sums = self._usage = dict(self._usage or {})
         for name, amount in plain.items():
