@@ -20,7 +20,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count, islice, product
@@ -291,27 +291,41 @@ class MemoryStore:
         with self._lock:
             now = self._clock()
             self._wake(now)
-            leases = tuple(islice(self._take(lanes, request, now), min(request.limit, CLAIM_MOST)))
+            leases = self._take(lanes, request, now)
             next_due_at = min((at for lane in lanes for at in self._next_due(lane)), default=None)
         self._hub.hint([lease.job.job_id for lease in leases])
         return Claimed(now, leases, next_due_at)
 
-    def _take(self, lanes: Sequence[Lane], request: ClaimRequest, now: float) -> Iterator[Lease]:
+    def _take(self, lanes: Sequence[Lane], request: ClaimRequest, now: float) -> tuple[Lease, ...]:
         """Claim the jobs of some lanes one after the other, in the order of the line."""
-        while heaps := [heap for lane in lanes if (heap := self._ready.get(lane))]:
-            rank, place, job_id, serial = heappop(min(heaps, key=lambda heap: heap[0]))
+        leases: list[Lease] = []
+        refused: list[_Row] = []
+        while len(leases) < min(request.limit, CLAIM_MOST) and (heap := self._first(lanes)):
+            rank, place, job_id, serial = heappop(heap)
             row = self._current(job_id, serial)
             if row is None:
                 continue
             try:
                 change = claim(row.job, request.worker, request.lease_seconds, now)
-            except TransitionRefused:  # it should have started by now: the sweep ends it
+            except (
+                TransitionRefused
+            ):  # it should have started by now, or the clock was set back: it stays in line
+                refused.append(row)
                 continue
             at = (row.job.queue, rank)
             self._clocks[at] = max(self._clocks.get(at, 0.0), place)
             self._claimed_at[row.job.owner] = now
             self._replace(row, change.job, change.lines, now)
-            yield Lease(row.job, row.payload, _sorted(row))
+            leases.append(Lease(row.job, row.payload, _sorted(row)))
+        for row in refused:
+            assert row.place is not None
+            heappush(self._ready[_lane(row.job)], (row.rank, row.place, row.job.job_id, row.serial))
+        return tuple(leases)
+
+    def _first(self, lanes: Sequence[Lane]) -> list[tuple[int, float, str, int]] | None:
+        """The lane whose first job comes before those of the others."""
+        heaps = [heap for lane in lanes if (heap := self._ready.get(lane))]
+        return min(heaps, key=lambda heap: heap[0], default=None)
 
     def _next_due(self, lane: Lane) -> list[float]:
         delayed = self._delayed.get(lane, [])

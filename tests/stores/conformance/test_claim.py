@@ -10,7 +10,7 @@ import pytest
 
 from postroom import lifecycle
 from postroom.errors import TransitionRefused
-from postroom.model import Job, Lease, OutcomeKind, State
+from postroom.model import Job, Lease, OutcomeKind, Priority, State
 from postroom.stores.port import ClaimRequest
 from tests.stores.conftest import Factory
 from tests.stores.office import TICK, Office, item, plain, run_threads, step
@@ -325,3 +325,13 @@ async def test_a_claim_that_lifecycle_refuses_is_never_made(office: Office) -> N
     for job in (late, stale):
         with pytest.raises(TransitionRefused):
             lifecycle.claim(job, "w1", 60.0, office.clock())
+
+
+async def test_a_clock_that_was_set_back_loses_no_job_from_the_line(office: Office) -> None:
+    ids = [await office.submit(priority=Priority.HIGH), await office.submit(priority=Priority.LOW)]
+    now = office.clock()
+    office.clock.set_to(now - 3600.0)
+    claimed = await office.claimed_ids(limit=10)
+    office.clock.set_to(now)
+    claimed += await office.claimed_ids(limit=10)
+    assert claimed == ids
