@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from decimal import Decimal
 from fractions import Fraction
@@ -153,7 +155,7 @@ async def test_what_is_no_exception_is_an_error_all_the_same(inbox):
         assert "raise Panic" in job.error["detail"]["traceback"]
 
 
-@pytest.mark.parametrize("raised", [asyncio.CancelledError, KeyboardInterrupt])
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
 async def test_what_would_end_the_loop_is_an_error_of_the_job_where_a_plain_handler_raises_it(inbox, raised):
     @inbox.handler("odd")
     def odd(item, run):
@@ -162,6 +164,122 @@ async def test_what_would_end_the_loop_is_an_error_of_the_job_where_a_plain_hand
     job = await run_to_end(inbox, "odd", "x", max_attempts=1)
     assert (job.state, job.error["code"]) == ("failed", "RuntimeError")
     assert raised.__name__ in job.error["message"]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("where", ["handler", "step", "plain step", "item"])
+async def test_what_an_async_handler_raises_to_end_a_process_is_an_error_of_its_job_alone(
+    inbox, raised, where
+):
+    def rude():
+        raise raised("mine")
+
+    async def rude_async():
+        rude()
+
+    @inbox.handler("rude", max_attempts=1, item_concurrency=2)
+    async def handler(item, run):
+        if where == "step":
+            await run.step("s", rude_async)
+        if where == "plain step":
+            await run.step("s", rude)
+        rude()
+
+    @inbox.handler("polite")
+    async def polite(item, run):
+        return "still here"
+
+    async with inbox.worker(concurrency=1):
+        asked = {"items": [1, 2, 3]} if where == "item" else {"content": "x"}
+        job = await inbox.submit("rude", **asked)
+        job = await ended(inbox, job.job_id)
+        assert job.state == "failed"
+        if where == "item":
+            async for each in inbox.items(job.job_id):
+                assert (each.error["code"], each.error["message"]) == (raised.__name__, "mine")
+        else:
+            assert job.error["code"] in (raised.__name__, "RuntimeError")
+        other = await inbox.submit("polite", "x")
+        assert (await ended(inbox, other.job_id)).result == "still here"
+
+
+INTERRUPTED = """
+import asyncio, os, signal
+from postroom import Inbox
+from postroom.settings import Settings
+
+inbox = Inbox("memory://", settings=Settings())
+
+@inbox.handler("rude", max_attempts=1)
+async def rude(item, run):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+
+async def main():
+    async with inbox.worker():
+        await inbox.submit("rude", "x")
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_an_interrupt_that_really_came_ends_the_process(tmp_path):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    ended = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, timeout=60)
+    assert ended.returncode in (-2, 130), ended.stderr
+
+
+def in_group(*errors):
+    async def fail(error):
+        raise error
+
+    async def together(item, run):
+        async with asyncio.TaskGroup() as group:
+            for error in errors:
+                group.create_task(fail(error))
+
+    return together
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "message"),
+    [
+        ([KeyError("a")], "KeyError", "'a'"),
+        ([ValueError("a"), ValueError("a")], "ValueError", "a (2 times)"),
+        ([ValueError("a"), ValueError("b")], "ValueError", "a; b"),
+        ([ValueError("a"), KeyError("b")], "ExceptionGroup", "ValueError: a; KeyError: 'b'"),
+        ([ExceptionGroup("in", [ValueError("a")])], "ValueError", "a"),
+        ([PermanentError("no", code="bounced")], "bounced", "no"),
+    ],
+    ids=["one", "same", "one kind", "kinds", "nested", "permanent"],
+)
+async def test_what_tasks_of_a_group_raised_is_named(inbox, errors, code, message):
+    inbox.handler("group", max_attempts=1)(in_group(*errors))
+    job = await run_to_end(inbox, "group", "x")
+    assert job.error["code"] == code
+    assert job.error["message"].endswith(message)
+    if code != "bounced":
+        assert (
+            "in fail" in job.error["detail"]["traceback"] or "in together" in job.error["detail"]["traceback"]
+        )
+
+
+async def test_a_hold_that_a_task_of_a_group_raised_is_a_hold(inbox):
+    inbox.handler("group", max_attempts=1)(in_group(RetryLater(1000, "busy"), RetryLater(10, "less")))
+    job = await inbox.submit("group", "x")
+    async with inbox.worker():
+        while not (job := await inbox.get(job.job_id)).holds:
+            await asyncio.sleep(0.01)
+    assert (job.reason, job.attempts) == ("busy", 0)
+
+
+async def test_the_permanent_error_of_one_task_is_not_all_that_a_group_says(inbox):
+    inbox.handler("group", max_attempts=2)(in_group(PermanentError("no"), ValueError("x")))
+    job = await run_to_end(inbox, "group", "x")
+    assert (job.attempts, job.error["code"]) == (2, "ExceptionGroup")
 
 
 async def test_output_progress_and_usage_are_seen_while_the_run_goes_on(inbox):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ from postroom.model import Checkpoint, CheckpointKind, ErrorInfo, JsonText, Leas
 from postroom.settings import Settings
 from postroom.worker import threads
 from postroom.worker.context import Assignment, Run
+from postroom.worker.raised import NoException, leaves, out_of_group, was_raised_by_code
 from postroom.worker.recorder import Halt, HaltSignal, Recorder, RunCancelled
 from postroom.worker.threads import Threads
 
@@ -161,10 +162,14 @@ class _Attempt:
             raise RunCancelled(self._halt.reason) from None
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from None
-        except (Exception, KeyboardInterrupt, GeneratorExit):
+        except BaseExceptionGroup as group:
+            raise out_of_group(group) from None
+        except Exception:
             raise
-        except BaseException as error:  # noqa: BLE001 - around a handler: see `_NoException`
-            raise _NoException(error) from None
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | GeneratorExit) and not was_raised_by_code(error):
+                raise
+            raise NoException(error) from None
         finally:
             self._calls.discard(task)
 
@@ -173,10 +178,12 @@ class _Attempt:
             return await self._assignment.threads.run(self._handler.function, *args)
         except SystemExit as error:
             raise RuntimeError(f"the handler called sys.exit({error.code!r})") from None
+        except BaseExceptionGroup as group:
+            raise out_of_group(group) from None
         except (Exception, asyncio.CancelledError):
             raise
-        except BaseException as error:  # noqa: BLE001 - around a handler: see `_NoException`
-            raise _NoException(error) from None
+        except BaseException as error:  # noqa: BLE001 - around a handler: see `NoException`
+            raise NoException(error) from None
 
     # ---- being told to end
 
@@ -210,15 +217,6 @@ class _Attempt:
 
     def halted(self, reason: Halt, checkpoints: Sequence[Checkpoint] = ()) -> Outcome:
         return halted_outcome(self._assignment.lease, reason, checkpoints, self._handler)
-
-
-class _NoException(Exception):
-    """Carries what a handler raised that is no `Exception` (the panic of a library in Rust, a test's failure): nobody
-    would catch that on its way, and the run would stay without an outcome."""
-
-    def __init__(self, raised: BaseException) -> None:
-        super().__init__(raised)
-        self.raised = raised
 
 
 class _Items:
@@ -363,10 +361,23 @@ def error_info(error: BaseException) -> ErrorInfo:
         return ErrorInfo(
             _clean(error.code, 100) or "permanent", _clean(error.message), _json(error.detail), True
         )
-    if isinstance(error, _NoException):
+    if isinstance(error, NoException):
         error = error.raised
+    if isinstance(error, BaseExceptionGroup):
+        return _group_info(error)
     detail = {"traceback": short_traceback(error.__traceback__)}
     return ErrorInfo(_clean(type(error).__name__, 100), _clean(str(error)), detail)
+
+
+def _group_info(group: BaseExceptionGroup[BaseException]) -> ErrorInfo:
+    """A group, by the name of what is in it where that is of one kind; the message tells each, the same ones once."""
+    errors = leaves(group)
+    names = sorted({type(error).__name__ for error in errors})
+    is_one_kind = len(names) == 1
+    told = Counter(str(e) if is_one_kind else f"{type(e).__name__}: {e}" for e in errors)
+    message = "; ".join(text if n == 1 else f"{text} ({n} times)" for text, n in told.items())
+    detail = {"traceback": short_traceback(errors[0].__traceback__ or group.__traceback__)}
+    return ErrorInfo(_clean(names[0] if is_one_kind else type(group).__name__, 100), _clean(message), detail)
 
 
 def short_traceback(trace: TracebackType | None) -> str:

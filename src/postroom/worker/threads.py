@@ -76,8 +76,8 @@ class Threads:
 
 def _as_error(raised: BaseException) -> BaseException:
     """What can be set on a future and means there what it meant here: StopIteration cannot be set, a CancelledError
-    would look like the waiting task's own, and a KeyboardInterrupt would end the loop."""
-    if isinstance(raised, StopIteration | asyncio.CancelledError | KeyboardInterrupt):
+    would look like the waiting task's own, a KeyboardInterrupt would end the loop, a GeneratorExit seem a close."""
+    if isinstance(raised, StopIteration | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
         error = RuntimeError(f"the function raised {type(raised).__name__}")
         error.__cause__ = raised
         return error
