@@ -83,6 +83,10 @@ MOST_ITEMS = 500
 PIECE_BYTES = 4 * 1024 * 1024
 """Results of items are read a few first, then as many at once as will make about so much; one may have megabytes."""
 
+KEYED_JOBS = 256
+KEYS_MOST = 400_000
+"""Keys of items that are remembered, so that a beat need not read them again: some tens of megabytes."""
+
 WORKERS_CACHE_SECONDS = 1.0
 DAY = 86_400.0
 
@@ -204,9 +208,13 @@ class Desk:
             named = await self.store.item_keys(job.job_id)
             keys = frozenset(numbered_keys(job.total) if named is None else named)
             self._keys[job.job_id] = keys
-            while len(self._keys) > 256:
+            self._keys.move_to_end(job.job_id)
+            while len(self._keys) > KEYED_JOBS or self._has_too_many_keys():
                 self._keys.popitem(last=False)
         return keys
+
+    def _has_too_many_keys(self) -> bool:
+        return len(self._keys) > 1 and sum(map(len, self._keys.values())) > KEYS_MOST
 
     async def _decide_one(self, intent: Intent) -> Change | Kept:
         decision = (await self._decide([intent]))[0]

@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
+from postroom import desk
 from postroom.desk import Desk
 from postroom.model import CheckpointKind, OutcomeKind
 from postroom.stores.memory import MemoryStore
@@ -46,7 +47,7 @@ async def ended(world: World, count: int, value: str) -> str:
     return lease.job.job_id
 
 
-def weighed() -> tuple[World, Weighed]:
+def weighed() -> tuple[Any, Weighed]:
     clock = ManualClock()
     store = Weighed(clock=clock)
     return World(Desk(store, SETTINGS, jitter=lambda: 1.0), store, clock), store
@@ -77,6 +78,20 @@ async def test_pieces_make_the_whole(count: int) -> None:
     text = "".join([piece async for piece in world.verbs.result(job_id)])
     assert json.loads(text) == {"results": ["v"] * count}
     assert (await world.job(job_id)).result == {"results": ["v"] * count}
+
+
+async def test_the_keys_of_few_jobs_are_remembered_where_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "KEYS_MOST", 100)
+    world, _ = weighed()
+    leases = [await world.start(items=list(range(40))) for _ in range(5)]
+    for lease in leases:
+        assert (await world.beat(lease, checkpoints=(item("0", "1"),))).status == "ok"
+        assert (await world.beat(lease, checkpoints=(item("40", "1"),))).status == "invalid"
+        assert sum(map(len, world.verbs._keys.values())) <= 100
+    large = await world.start(items=list(range(101)))
+    assert (await world.beat(large, checkpoints=(item("100", "1"),))).status == "ok"
 
 
 async def test_items_together_past_the_longest_text_of_the_database_are_read(tmp_path: Path) -> None:
