@@ -549,6 +549,9 @@ def _judge(intent: Intent, jobs: Mapping[str, Job], facts: Facts) -> _Decision:
         return lifecycle.decide(job, intent, facts)
     except PostroomError as error:
         return error
+    except (ValueError, TypeError, AttributeError) as error:  # a part of its row is not what we wrote there
+        text = f"job {intent.job_id} cannot be read ({type(error).__name__}): run postroom verify"
+        return OutcomeInvalid(text) if isinstance(intent, Beat | Outcome) else StoreError(text)
 
 
 def _answer(intent: Beat | Outcome, decision: _Decision) -> Answer:
