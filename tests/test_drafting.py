@@ -15,6 +15,9 @@ from postroom.jsontext import MAX_DEPTH
 from postroom.model import Draft, Payload, Priority
 from postroom.settings import Settings
 
+UNSAFE = [f"a{c}b" for c in "\x1b\x7f\x80\x9b\u2028\u202a\u202e\u2066\u2069"]
+"""What would reach a terminal, or turn a text around."""
+
 NOW = 1_700_000_000.0
 ITEM_BYTES = 1000
 DRAFTING = Drafting(Settings(max_item_bytes=ITEM_BYTES))
@@ -117,7 +120,7 @@ def test_a_key_is_a_short_printable_text(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "x" * (MAX_KEY_CHARS + 1), "a\n", "é\x7f", "é\x00", "\ud800", 1, None, True]
+    "key", ["", "x" * (MAX_KEY_CHARS + 1), "a\n", "é\x7f", "é\x00", "\ud800", "a\x9bb", "a\u202eb", 1, None, True]
 )
 def test_what_is_no_key_is_refused_with_its_place(key: Any) -> None:
     found = problems(items=[1, 2], item_keys=["fine", key])
@@ -144,7 +147,7 @@ def test_keys_go_with_items() -> None:
 def test_a_label_is_a_short_printable_text(name: str) -> None:
     for fits in ("a", "x" * 200, "é" * 200, "Grüße, Ann"):
         assert getattr(draft(**{name: fits}), name) == fits
-    for wrong in ("", "x" * 201, "a\n", "é\r", "\x00", "\ud800", 7, True, ["a"], {}):
+    for wrong in ("", "x" * 201, "a\n", "é\r", "\x00", "\ud800", *UNSAFE, 7, True, ["a"], {}):
         assert refused_for(name, wrong) == "text of 1 to 200 printable characters"
 
 

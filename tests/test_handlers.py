@@ -68,7 +68,7 @@ def limited(function: Any = asynchronous, *, isolation: Any = "none", **limits: 
     "handler",
     [
         Handler("k", asynchronous),
-        Handler("k" * 100, plain),
+        Handler("k" * 200, plain),
         Handler("Rechnung prüfen", plain),
         Handler("k", whole, is_whole=True),
         Handler("k", Callable()),
@@ -113,9 +113,9 @@ def test_limits_that_say_nothing_are_none() -> None:
 # ---- refusals
 
 
-@pytest.mark.parametrize("kind", ["", "k" * 101, "a\nb", "a\x00", "\ud800", None, 7, b"k"])
+@pytest.mark.parametrize("kind", ["", "k" * 201, "a\x9bb", "a\u202eb", "a\nb", "a\x00", "\ud800", None, 7, b"k"])
 def test_a_kind_is_a_short_printable_text(kind: Any) -> None:
-    assert "1 to 100 printable characters" in refusal(Handler(kind, plain))
+    assert "1 to 200 printable characters" in refusal(Handler(kind, plain))
 
 
 @pytest.mark.parametrize("function", [None, 7, "module:function"])

@@ -20,6 +20,7 @@ from postroom.model import (
     evolve,
     new_job_id,
 )
+from postroom.plaintext import is_label, is_plain
 from postroom.settings import Settings
 from postroom.views import parse_time
 
@@ -173,7 +174,7 @@ def _canonical(text: JsonText) -> JsonText:
 
 
 def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and 0 < len(key) <= 255 and _is_clean(key)
+    return isinstance(key, str) and 0 < len(key) <= 255 and is_plain(key)
 
 
 def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
@@ -184,7 +185,7 @@ def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
         return None
     seen: set[str] = set()
     for index, key in enumerate(keys):
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not _is_clean(key):
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or not is_plain(key):
             check.add(f"item_keys[{index}]", f"text of 1 to {MAX_KEY_CHARS} printable characters")
             return None
         if key in seen:
@@ -192,16 +193,6 @@ def _keys(keys: Any, count: int, check: _Check) -> tuple[str, ...] | None:
             return None
         seen.add(key)
     return tuple(keys)
-
-
-def _is_clean(text: str) -> bool:
-    if text.isascii():
-        return text.isprintable()
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return not any(ord(c) < 32 or ord(c) == 127 for c in text)
 
 
 class _Check:
@@ -221,10 +212,10 @@ class _Check:
     def label(self, name: str, value: Any) -> str:
         if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= 200:
             return value
-        if not isinstance(value, str) or not 0 < len(value) <= 200 or not _is_clean(value):
+        if not is_label(value):
             self.add(name, "text of 1 to 200 printable characters")
             return "invalid"
-        return value
+        return str(value)
 
     def priority(self, name: str, value: Any) -> Priority:
         try:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from postroom.errors import HandlerInvalid
 from postroom.model import Limits
+from postroom.plaintext import LABEL_CHARS, is_label
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Isolation = Literal["none", "process"]
@@ -106,8 +107,8 @@ class Registry:
 def _check(handler: Handler) -> None:
     name = _name(handler.function)
     kind: Any = handler.kind
-    if not isinstance(kind, str) or not 0 < len(kind) <= 100 or not kind.isprintable():
-        raise HandlerInvalid(f"{name}: a kind is 1 to 100 printable characters, found {kind!r}")
+    if not is_label(kind):
+        raise HandlerInvalid(f"{name}: a kind is 1 to {LABEL_CHARS} printable characters, found {kind!r}")
     if not callable(handler.function):
         raise HandlerInvalid(f"{name} is not a function")
     if any(is_one(f) for is_one in _GENERATORS for f in (handler.function, _call_of(handler.function))):

@@ -12,6 +12,7 @@ from fastapi import Request
 
 from postroom.errors import DraftInvalid, Problem
 from postroom.model import State
+from postroom.plaintext import UNSAFE, is_label
 from postroom.views import parse_time
 
 MAX_LIMIT = 500
@@ -109,8 +110,8 @@ NO_PARAMS = Params()
 
 
 def clean_text(text: str) -> str:
-    """Text of 1 to 200 characters without control characters, as labels are."""
-    if not 0 < len(text) <= 200 or any(ord(c) < 32 or ord(c) == 127 for c in text):
+    """Plain text of 1 to 200 characters, as labels are."""
+    if not is_label(text):
         raise ValueError("text of 1 to 200 printable characters")
     return text
 
@@ -155,7 +156,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 # ---- parameters that several addresses have
 
-_LABEL = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[^\\x00-\\x1f\\x7f]*$"}
+_LABEL = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": f"^[^{UNSAFE}]*$"}
 
 LIMIT = Param(
     "limit",

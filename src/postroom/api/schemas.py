@@ -13,8 +13,9 @@ from pydantic.json_schema import models_json_schema
 
 from postroom.api.problems import MEDIA_TYPE
 from postroom.api.queries import Params
+from postroom.plaintext import UNSAFE
 
-Label = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Label = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^[^{UNSAFE}]*$")]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Seconds = Annotated[float, Field(gt=0, lt=1e9)]
 StateName = Literal["queued", "running", "succeeded", "failed", "cancelled"]

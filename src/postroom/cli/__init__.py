@@ -12,6 +12,7 @@ Exit codes are the same for all commands and are part of the contract::
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -21,4 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from postroom.cli.commands import app
     from postroom.cli.failures import guarded
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal has every letter
     sys.exit(guarded(lambda: app(args=None if arguments is None else list(arguments), prog_name="postroom")))

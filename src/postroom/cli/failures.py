@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from postroom.errors import (
     StoreError,
     WaitTimedOut,
 )
+from postroom.plaintext import for_terminal
 
 DONE = 0
 JOB_ENDED_BADLY = 1
@@ -76,6 +79,12 @@ def guarded(run: Callable[[], Any]) -> int:
     except PostroomError as error:
         report(error)
         return exit_code(error)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        drop_output()
+        print(f"postroom: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except SystemExit as ended:
@@ -83,12 +92,17 @@ def guarded(run: Callable[[], Any]) -> int:
     return DONE
 
 
+def drop_output() -> None:
+    """What is still to be flushed goes nowhere: its reader has gone, or there is no room for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def report(error: PostroomError) -> None:
     """Say on stderr what is wrong."""
     trace = getattr(error, "trace", None)
     if trace:
-        print(trace, file=sys.stderr)
-    print(f"postroom: {_sentence(error)}", file=sys.stderr)
+        print(for_terminal(trace), file=sys.stderr)
+    print(f"postroom: {for_terminal(_sentence(error))}", file=sys.stderr)
 
 
 def _sentence(error: PostroomError) -> str:

@@ -10,6 +10,7 @@ from postroom.cli import options
 from postroom.cli.failures import refuse
 from postroom.cli.output import clock_time, plural, say, show_json, tell
 from postroom.cli.running import with_inbox
+from postroom.plaintext import is_plain
 
 if TYPE_CHECKING:
     from postroom.inbox import Inbox
@@ -65,9 +66,13 @@ def _show_group(group: DeadLetterGroup) -> None:
 
 
 def _quoted(text: str) -> str:
+    """As a shell takes it, also where it holds what must not reach a terminal."""
     import shlex
 
-    return shlex.quote(text)
+    if is_plain(text):
+        return shlex.quote(text)
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return "$'" + "".join(c if is_plain(c) else rf"\u{ord(c):04x}" for c in escaped) + "'"
 
 
 def replay(

@@ -6,7 +6,6 @@ Answers go to stdout, everything else (progress, hints, warnings) to stderr, so 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +13,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from postroom.cli.failures import DONE, JOB_ENDED_BADLY, Ended
+from postroom.cli.failures import DONE, JOB_ENDED_BADLY, Ended, drop_output
 from postroom.model import State
+from postroom.plaintext import for_terminal, json_for_terminal
 from postroom.views import to_datetime
 
 if TYPE_CHECKING:
@@ -28,20 +28,28 @@ PLAIN_SECONDS = 2.0
 
 def say(text: str = "") -> None:
     """A part of the answer. Where its reader has gone (``postroom list | head``), the command ends well."""
+    _write(for_terminal(text))
+
+
+def _write(text: str) -> None:
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is still to be flushed goes nowhere
+        drop_output()
         raise Ended(DONE) from None
 
 
 def tell(text: str) -> None:
-    """Something beside the answer. In one piece, so that lines of several workers never run into each other."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Something beside the answer. In one piece, so that lines of several workers never run into each other.
+
+    Lost where it cannot be written (a full disk, a log that nobody reads any more): no reason not to drain.
+    """
+    try:
+        sys.stderr.write(for_terminal(text) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        return
 
 
 def warn(text: str) -> None:
@@ -50,12 +58,12 @@ def warn(text: str) -> None:
 
 def show_json(value: Any, *, is_line: bool = False) -> None:
     """A JSON answer; with ``is_line`` on one line, for streams."""
-    say(json.dumps(value, ensure_ascii=False, indent=None if is_line else 2))
+    _write(json_for_terminal(json.dumps(value, ensure_ascii=False, indent=None if is_line else 2)))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns as wide as they need to be."""
-    lines = [tuple(head), *(tuple(row) for row in rows)]
+    lines = [tuple(head), *(tuple(map(for_terminal, row)) for row in rows)]
     widths = [max(_width(line[i]) for line in lines) for i in range(len(head))]
     for line in lines:
         cells = [cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
@@ -123,9 +131,9 @@ def plural(count: int, word: str) -> str:
 
 
 def show_value(value: Any) -> None:
-    """A result: text as it is, everything else as JSON."""
+    """A result: text as it is (on a terminal without what would act on it), everything else as JSON."""
     if isinstance(value, str):
-        say(value)
+        _write(for_terminal(value) if sys.stdout.isatty() else value)
     else:
         show_json(value)
 
@@ -319,10 +327,10 @@ class _Bar:
 
     def show(self, done: int, total: int | None, what: str = "") -> None:
         described = f"{self._what} {what}".strip()
-        self._bar.update(self._task, completed=done, total=total, description=described)
+        self._bar.update(self._task, completed=done, total=total, description=for_terminal(described))
 
     def log(self, text: str) -> None:
         if sys.stdout.isatty():
-            self._bar.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bar.print(for_terminal(text), markup=False, highlight=False, soft_wrap=True)
         else:
             say(text)
