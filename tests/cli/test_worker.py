@@ -7,6 +7,9 @@ import os
 import re
 import resource
 import signal
+import socket
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -70,6 +73,40 @@ def test_a_second_signal_hands_back_within_a_second_and_ends_with_1(cli: Cli, st
     worker.tell(signal.SIGINT)
     assert worker.end() == 1
     assert [job_of(job_id)[name] for name in ("state", "attempts", "interruptions")] == ["queued", 0, 1]
+
+
+def without_a_reader(*words: str) -> subprocess.Popen[bytes]:
+    """A command whose error output nobody reads any more, once it was ready: as when the log's disk is full."""
+    command = [sys.executable, "-m", "postroom", *words, "--app", "handlers:inbox"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **FAST})
+    assert process.stderr is not None
+    with process.stderr as lines:
+        assert any(b"is ready" in line for line in lines)
+    return process
+
+
+@pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=["one", "supervised"])
+def test_a_worker_whose_lines_cannot_be_written_drains_all_the_same(cli: Cli, words: tuple[str, ...]) -> None:
+    process = without_a_reader("worker", *words)
+    try:
+        job_id = started_job(cli, "1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert [job_of(job_id)[name] for name in ("state", "crashes", "interruptions")] == ["succeeded", 0, 0]
+
+
+def test_a_worker_that_is_told_to_end_while_it_starts_ends_at_once(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        worker = start("worker", "--app", "handlers:inbox", "--store", url, **FAST)
+        caller, _ = silent.accept()
+        with caller:
+            worker.tell()
+            assert worker.end() == 0  # without that it is 3, once the answer is given up
+    assert "Traceback" not in worker.text
 
 
 def test_kinds_and_queues_narrow_what_it_takes(cli: Cli, start: Start) -> None:

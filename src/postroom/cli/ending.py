@@ -62,6 +62,24 @@ class Stops:
         self.drain.set()
 
 
+async def begun(stops: Stops, start: Callable[[], Awaitable[None]]) -> bool:
+    """Start something; False where this process was told to end before that was done, which a store that does not
+    answer can put off for long. Then it is cancelled, and there is nothing to drain."""
+    starting = asyncio.ensure_future(start())
+    told = asyncio.ensure_future(stops.drain.wait())
+    try:
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+        if starting.cancelled():
+            return False
+        await starting
+        return True
+    finally:
+        told.cancel()
+
+
 async def drained(
     stops: Stops, drain: Callable[[], Awaitable[None]], stop_now: Callable[[], Awaitable[None]]
 ) -> int:

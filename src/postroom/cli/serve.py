@@ -126,6 +126,8 @@ class _Service:
                 worker = await self._start_worker()
                 if worker is None:
                     await stack.enter_async_context(caretaking(verbs, self._settings))
+                else:  # it has drained by then, unless something else broke: then its runs are handed back
+                    stack.push_async_callback(worker.stop_now)
                 async with answering(server, listener) as answers:
                     collect_less()
                     await self._introduce(listener, worker)

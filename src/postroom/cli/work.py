@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroom.cli import options
-from postroom.cli.failures import Ended, refuse
+from postroom.cli.failures import DONE, Ended, refuse
 from postroom.cli.output import plural, tell, warn
 
 if TYPE_CHECKING:
@@ -88,14 +88,15 @@ def chosen(shop: Shop, kinds: str | None) -> Registry:
 async def run_worker(shop: Shop, registry: Registry, queues: tuple[str, ...], supervised: int | None) -> int:
     """One worker until it is told to end; the exit code."""
     from postroom.cli.collector import collect_less
-    from postroom.cli.ending import Stops, drained
+    from postroom.cli.ending import Stops, begun, drained
     from postroom.settings import masked
     from postroom.worker.loop import Worker
 
     one = Worker(shop.inbox, registry, queues=queues)
     try:
         with Stops(supervised) as stops:
-            await one.start()
+            if not await begun(stops, one.start):
+                return DONE
             collect_less()
             tell(
                 f"postroom: worker {one.identity} is ready: {masked(shop.inbox.url)}, "
