@@ -43,6 +43,9 @@ MAX_MESSAGE_CHARS = 8_000
 MAX_DETAIL_BYTES = 64 * 1024
 MAX_CHECKPOINTS = 10_000
 MAX_EPOCH = 2**63 - 1
+MAX_REASON_CHARS = 1_000
+MAX_HOLD_SECONDS = 1e9
+MAX_USAGE_NAMES = 1_000
 
 _LIMITS = ("max_attempts", "timeout_seconds", "stall_timeout_seconds", "allow_failed_items")
 
@@ -358,8 +361,8 @@ def outcome_from_json(entry: Mapping[str, Any], sizes: Sizes) -> Outcome:
         checkpoints=_checkpoints(entry, sizes),
         output=_output(entry, sizes),
         error=_error_info(entry.get("error")),
-        after_seconds=_seconds(entry, "after_seconds", 0, 1e9),
-        reason=_text(entry, "reason", 1_000),
+        after_seconds=_seconds(entry, "after_seconds", 0, MAX_HOLD_SECONDS),
+        reason=_text(entry, "reason", MAX_REASON_CHARS),
         usage=_usage(entry.get("usage"), "usage"),
         limits=_limits(entry),
     )
@@ -493,8 +496,8 @@ def _sized(value: Any, path: str, limit: int, setting: str) -> JsonText:
 def _usage(usage: Any, path: str) -> dict[str, float] | None:
     if usage is None:
         return None
-    if not isinstance(usage, dict) or len(usage) > 100:
-        raise ShapeRefused(f"{path}: an object of at most 100 numbers by name")
+    if not isinstance(usage, dict) or len(usage) > MAX_USAGE_NAMES:
+        raise ShapeRefused(f"{path}: an object of at most {MAX_USAGE_NAMES} numbers by name")
     for name, number in usage.items():
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise ShapeRefused(f"{path}.{name[:80]}: a number, found {_brief(number)}")

@@ -23,6 +23,7 @@ from postroom.handlers import Handler
 from postroom.jsontext import JsonRefused, encode
 from postroom.model import Checkpoint, CheckpointKind, ErrorInfo, JsonText, Lease, Outcome, OutcomeKind
 from postroom.settings import Settings
+from postroom.wire import MAX_HOLD_SECONDS, MAX_REASON_CHARS
 from postroom.worker import threads
 from postroom.worker.context import Assignment, Run
 from postroom.worker.raised import NoException, leaves, out_of_group, was_raised_by_code
@@ -210,9 +211,12 @@ class _Attempt:
         return self._outcome(OutcomeKind.FAILED, error=error, checkpoints=tuple(checkpoints))
 
     def held(self, after_seconds: float, reason: str, checkpoints: Sequence[Checkpoint] = ()) -> Outcome:
-        seconds = after_seconds if 0 <= after_seconds < float("inf") else None
+        seconds = min(after_seconds, MAX_HOLD_SECONDS) if 0 <= after_seconds < float("inf") else None
         return self._outcome(
-            OutcomeKind.HELD, after_seconds=seconds, reason=_clean(reason), checkpoints=tuple(checkpoints)
+            OutcomeKind.HELD,
+            after_seconds=seconds,
+            reason=_clean(reason, MAX_REASON_CHARS),
+            checkpoints=tuple(checkpoints),
         )
 
     def halted(self, reason: Halt, checkpoints: Sequence[Checkpoint] = ()) -> Outcome:

@@ -19,6 +19,7 @@ from postroom.errors import LeaseLost, PermanentError
 from postroom.jsontext import JsonRefused, decode, encode
 from postroom.model import Checkpoint, CheckpointKind, JsonText, Lease, digest
 from postroom.settings import Settings
+from postroom.wire import MAX_USAGE_NAMES
 from postroom.worker.recorder import Recorder
 from postroom.worker.threads import Threads
 
@@ -61,6 +62,7 @@ class Assignment:
         self.loop = asyncio.get_running_loop()
         self._body: Any = _UNREAD
         self.flying: dict[str, asyncio.Future[JsonText]] = {}
+        self.usage_names: set[str] = set()
 
     @property
     def body(self) -> Any:
@@ -214,9 +216,13 @@ class Run:
         """Add to what was used (``tokens_in=…``): for the item, and summed for the job.
 
         Raises:
-            ValueError: an amount is no finite number, or above 2**53.
+            ValueError: an amount is no finite number, or above 2**53; or one run has more than 1,000 names.
         """
         plain = {name: _plain(name, amount) for name, amount in amounts.items()}
+        names = self._assignment.usage_names
+        names.update(plain)
+        if len(names) > MAX_USAGE_NAMES:
+            raise ValueError(f"the usage of one run has {MAX_USAGE_NAMES} names at most")
         sums = self._usage = dict(self._usage or {})
         for name, amount in plain.items():
             sums[name] = sums.get(name, 0) + amount

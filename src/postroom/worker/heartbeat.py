@@ -40,8 +40,12 @@ NEWS_SECONDS = 1.0
 MAX_OUTPUT = 2000
 """Pieces of output in one beat."""
 
+MAX_OUTPUT_CHARS = 2**20
+"""Characters of output in one beat, but for a piece that is longer by itself."""
+
 MAX_WAITING_OUTPUT = 20_000
-"""Pieces of output that wait while the store is away; what comes beyond is dropped, and the log says so."""
+MAX_WAITING_CHARS = 2**25
+"""Pieces and characters of output that wait for the store; what comes beyond is dropped, and the log says so."""
 
 BACKOFF_SECONDS = 2.0
 """Longest pause between tries while the store is away."""
@@ -126,6 +130,7 @@ class Record:
         "_limits",
         "_loop",
         "_output",
+        "_output_chars",
         "_progress",
         "_seq",
         "_usage",
@@ -174,6 +179,7 @@ class Record:
         self._waiters: list[asyncio.Future[None]] = []
         self._progress: tuple[int, int | None] | None = None
         self._output: deque[JsonText] = deque()
+        self._output_chars = 0
         self._usage: deque[Mapping[str, float]] = deque()
         self._checkpoints: deque[tuple[Checkpoint, asyncio.Future[None]]] = deque()
         self._clearing: deque[asyncio.Future[None]] = deque()
@@ -234,13 +240,22 @@ class Record:
 
     def emit(self, data: JsonText) -> None:
         """See `Recorder`."""
-        if len(self._output) >= MAX_WAITING_OUTPUT:
+        with self._beats.lock:
+            waiting = len(self._output)
+            has_room = waiting < MAX_WAITING_OUTPUT and self._output_chars < MAX_WAITING_CHARS
+            if has_room:
+                self._output.append(data)
+                self._output_chars += len(data)
+        self.moved_at = monotonic()
+        if not has_room:
             self._dropped += 1
             if self._dropped == 1:
-                self._beats.log.warning("job %s: output is dropped until the store is back", self.job_id)
+                self._beats.log.warning(
+                    "job %s: output is dropped: it comes faster than the store takes it", self.job_id
+                )
             return
-        self._output.append(data)
-        self.moved_at = monotonic()
+        if waiting == MAX_OUTPUT:
+            self._beats.request(self)
         self._note()
 
     def usage(self, amounts: Mapping[str, float]) -> None:
@@ -281,11 +296,11 @@ class Record:
                 taken = self._take_checkpoints()
                 checkpoints = tuple(checkpoint for checkpoint, _ in taken)
                 self._waiters = [future for _, future in taken]
-                output = _take(self._output, MAX_OUTPUT)
+                output = self._take_output()
                 usage = _sum(_take(self._usage))
                 self._is_flying = bool(checkpoints or output or usage or moved)
         if self._output:
-            self._note()
+            self._beats.request(self)
         beat = Beat(
             self.job_id,
             self.epoch,
@@ -301,6 +316,14 @@ class Record:
         if self._is_flying:
             self._doubt = beat
         return beat
+
+    def _take_output(self) -> tuple[JsonText, ...]:
+        taken, chars = [], 0
+        while self._output and len(taken) < MAX_OUTPUT and chars < MAX_OUTPUT_CHARS:
+            taken.append(self._output.popleft())
+            chars += len(taken[-1])
+        self._output_chars -= chars
+        return tuple(taken)
 
     def _take_checkpoints(self) -> Sequence[tuple[Checkpoint, asyncio.Future[None]]]:
         return _take(self._checkpoints, 1 if self._is_split else None)
@@ -336,6 +359,7 @@ class Record:
         with self._beats.lock:
             self._checkpoints.extendleft(reversed(waiting))
             self._output.extendleft(reversed(beat.output))
+            self._output_chars += sum(map(len, beat.output))
             if beat.usage:
                 self._usage.appendleft(beat.usage)
         self._beats.request(self)
@@ -361,7 +385,12 @@ class Record:
     # ---- the end: only the worker's loop
 
     async def finish(self, outcome: Outcome) -> Outcome:
-        """The run ended: its outcome, with all that was not sent before. Nothing is taken from the handler any more."""
+        """The run ended: its outcome, with all that was not sent before. Nothing is taken from the handler any more.
+
+        Output that is too much to go with an outcome goes ahead of it, in beats.
+        """
+        while len(self._output) > MAX_OUTPUT and self.halt.reason is None and not self.is_closed:
+            await self._next_beat()
         with self._beats.lock:
             self._is_ended = True
             if self._is_flying:

@@ -129,15 +129,20 @@ class Settler:
                 await self._settle_instead(record, outcome, answer.detail or answer.status)
 
     async def _settle_instead(self, record: Record, outcome: Outcome, why: str) -> None:
-        """The outcome was refused as it is: the run ends as an error that says why."""
+        """The outcome was refused as it is: it is sent without what was said beside it, for a result is worth more than
+        that; refused again, the run ends as an error that says why."""
         self._log.error("job %s: its outcome %s was refused: %s", outcome.job_id, outcome.kind, why)
+        if outcome.output or outcome.usage:
+            self._log.error("job %s: it is settled without what was said beside it", outcome.job_id)
+            await self._settle([(record, replace(outcome, output=(), usage=None))])
+            return
         if outcome.error is not None and outcome.error.code == "outcome_refused":
             self._on_settled(record)
             return
         message = f"the outcome {outcome.kind} of this run was refused: {why}"
         error = ErrorInfo("outcome_refused", message, is_permanent=True)
-        failed = replace(
-            outcome, kind=OutcomeKind.FAILED, result=None, checkpoints=(), output=(), usage=None, error=error
+        failed = Outcome(
+            outcome.job_id, outcome.epoch, OutcomeKind.FAILED, error=error, limits=outcome.limits
         )
         await self._settle([(record, failed)])
 
