@@ -150,9 +150,9 @@ def test_a_time_limit_that_nothing_can_enforce_is_refused(option: str) -> None:
     assert "isolation='process'" in told
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
-def test_max_attempts_is_a_whole_number_from_1(number: Any) -> None:
-    assert "max_attempts is 1 or more" in refusal(limited(max_attempts=number))
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "3", 1001])
+def test_max_attempts_is_a_whole_number_from_1_to_1000(number: Any) -> None:
+    assert "max_attempts is 1 to 1000" in refusal(limited(max_attempts=number))
 
 
 @pytest.mark.parametrize("number", [-1, -0.1, 1.5, float("nan"), float("inf"), True, "0.5"])

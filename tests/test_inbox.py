@@ -225,7 +225,7 @@ async def test_a_listing_takes_one_state_or_several(inbox: Inbox) -> None:
     [
         ({"state": "done"}, "state: one of queued"),
         ({"state": ["queued", 7]}, "state"),
-        ({"limit": 0}, "limit: 1 to 500"),
+        ({"limit": 0}, "limit: a whole number from 1 to 500"),
         ({"limit": 501}, "limit"),
     ],
 )

@@ -12,6 +12,8 @@ from postroom.errors import DraftInvalid, Problem, TooLarge
 from postroom.jsontext import JsonRefused, encode
 from postroom.model import (
     DEFAULT_OWNER,
+    MOST_ATTEMPTS,
+    MOST_SECONDS,
     Draft,
     JsonText,
     Payload,
@@ -241,14 +243,14 @@ class _Check:
             return None
 
     def seconds(self, name: str, value: Any) -> float | None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MOST_SECONDS:
             self.add(name, "seconds above 0, fractions allowed")
             return None
         return float(value)
 
     def attempts(self, name: str, value: Any) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
-            self.add(name, "a whole number from 1 to 1000")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+            self.add(name, f"a whole number from 1 to {MOST_ATTEMPTS}")
             return None
         return value
 

@@ -218,6 +218,12 @@ class RetryLater(HandlerSignal):
     """
 
     def __init__(self, after_seconds: float, reason: str) -> None:
+        for name, value, types, wanted in (
+            ("after_seconds", after_seconds, int | float, "a number of seconds"),
+            ("reason", reason, str, "text"),
+        ):
+            if not isinstance(value, types) or isinstance(value, bool):
+                raise TypeError(f"RetryLater(after_seconds, reason): {name} is {wanted}, found {value!r}")
         super().__init__(reason)
         self.after_seconds = after_seconds
         self.reason = reason

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from postroom.errors import HandlerInvalid
-from postroom.model import Limits
+from postroom.model import MOST_ATTEMPTS, MOST_SECONDS, Limits
 from postroom.plaintext import LABEL_CHARS, is_label
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -132,18 +132,21 @@ def _check_limits(handler: Handler, name: str) -> None:
         ("timeout_seconds", limits.timeout_seconds),
         ("stall_timeout_seconds", limits.stall_timeout_seconds),
     ):
-        if value is not None and not (_is_number(value) and value > 0):
-            raise HandlerInvalid(f"{name}: {option} must be above 0, found {value!r}")
+        if value is not None and not (_is_number(value) and 0 < value < MOST_SECONDS):
+            raise HandlerInvalid(
+                f"{name}: {option} must be above 0 and below {MOST_SECONDS:,}, found {value!r}"
+            )
         if value is not None and not handler.can_be_stopped:
             raise HandlerInvalid(
                 f"{name}: {option} cannot be enforced, since a plain function runs in a thread and a thread "
                 "cannot be killed; make it async, or register it with isolation='process'"
             )
-    if limits.max_attempts is not None and not _is_whole_number(limits.max_attempts):
-        raise HandlerInvalid(f"{name}: max_attempts is 1 or more, found {limits.max_attempts!r}")
+    attempts = limits.max_attempts
+    if attempts is not None and not (_is_whole_number(attempts) and attempts <= MOST_ATTEMPTS):
+        raise HandlerInvalid(f"{name}: max_attempts is 1 to {MOST_ATTEMPTS}, found {attempts!r}")
     allowed = limits.allow_failed_items
     if allowed is not None and not (
-        _is_number(allowed) and allowed >= 0 and (allowed < 1 or allowed % 1 == 0)
+        _is_number(allowed) and 0 <= allowed < MOST_SECONDS and (allowed < 1 or allowed % 1 == 0)
     ):
         raise HandlerInvalid(
             f"{name}: allow_failed_items is a whole number of items, or a share from 0 to below 1, found {allowed!r}"

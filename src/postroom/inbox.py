@@ -14,8 +14,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from postroom import arguments
 from postroom.drafting import Drafting
-from postroom.errors import DraftInvalid, PostroomError, WaitTimedOut
+from postroom.errors import DraftInvalid, PostroomError, Problem, WaitTimedOut
 from postroom.handlers import Handler, Isolation, Registry
 from postroom.jsontext import decode
 from postroom.model import DEFAULT_OWNER, Draft, Limits, Line, State
@@ -31,6 +32,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 BULK = 1_000
 """Submissions that go to the store in one transaction."""
+
+MOST_AT_ONCE = 100_000
+"""Jobs that a worker can be told to run at once."""
 
 
 class Inbox:
@@ -154,11 +158,20 @@ class Inbox:
             concurrency: jobs at once; POSTROOM_CONCURRENCY unless given.
             kinds: only these of the registered kinds.
             queues: where it looks for work.
+        Raises:
+            DraftInvalid: an option cannot be; names it.
+            HandlerInvalid: one of the kinds has no handler.
         """
         from postroom.worker.loop import running_worker
 
-        registry = self.handlers if kinds is None else self.handlers.narrowed(kinds)
-        return running_worker(self, registry, queues=tuple(queues), concurrency=concurrency)
+        registry = self.handlers
+        if kinds is not None:
+            registry = registry.narrowed(arguments.texts("kinds", kinds))
+        if concurrency is not None:
+            arguments.whole("concurrency", concurrency, 1, MOST_AT_ONCE)
+        return running_worker(
+            self, registry, queues=arguments.texts("queues", queues), concurrency=concurrency
+        )
 
     # ---- submitting
 
@@ -241,6 +254,11 @@ class Inbox:
         path: str = "",
     ) -> Draft:
         """Check `submit`'s arguments and make the draft; see `postroom.drafting.Drafting.draft`."""
+        given: Any = fields
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise DraftInvalid(
+                [Problem(path, f"a mapping of submit's arguments, found {type(given).__name__}")]
+            )
         key = fields.get("idempotency_key")
         if "idempotency_key" in fields:
             fields = {name: value for name, value in fields.items() if name != "idempotency_key"}
@@ -265,7 +283,7 @@ class Inbox:
         Raises:
             JobNotFound, JobPurged
         """
-        return await (await self.verbs()).get(job_id, owner=owner)
+        return await (await self.verbs()).get(arguments.text("job_id", job_id), owner=owner)
 
     async def find(
         self,
@@ -284,25 +302,24 @@ class Inbox:
         names = () if state is None else [state] if isinstance(state, str) else state
         try:
             states = tuple(State(name) for name in names)
-        except ValueError:
+        except (ValueError, TypeError):
             raise DraftInvalid(f"state: one of {', '.join(State)}, found {state!r}") from None
-        if not 1 <= limit <= 500:
-            raise DraftInvalid(f"limit: 1 to 500, found {limit}")
         query = Query(
             owner,
             states,
-            () if kind is None else (kind,),
-            sender,
-            topic,
-            queue,
-            since.timestamp() if since else None,
-            limit,
-            cursor,
+            () if kind is None else (arguments.text("kind", kind),),
+            arguments.text_or_none("sender", sender),
+            arguments.text_or_none("topic", topic),
+            arguments.text_or_none("queue", queue),
+            arguments.moment("since", since),
+            arguments.whole("limit", limit, 1, 500),
+            arguments.text_or_none("cursor", cursor),
         )
         return await (await self.verbs()).find(query)
 
     async def items(self, job_id: str, *, owner: str | None = None) -> AsyncIterator[ItemView]:
         """The job's items in order, also while it runs."""
+        arguments.text("job_id", job_id)
         verbs = await self.verbs()
         cursor: str | None = None
         while True:
@@ -319,6 +336,7 @@ class Inbox:
         Raises:
             ResultMissing: there is none (yet).
         """
+        arguments.text("job_id", job_id)
         verbs = await self.verbs()
         return decode("".join([piece async for piece in verbs.result(job_id, owner=owner)]))
 
@@ -330,6 +348,8 @@ class Inbox:
         Raises:
             WaitTimedOut: it has not after that long; it goes on.
         """
+        arguments.text("job_id", job_id)
+        arguments.seconds("timeout_seconds", timeout_seconds)
         verbs = await self.verbs()
         loop = asyncio.get_running_loop()
         deadline = float("inf") if timeout_seconds is None else loop.time() + timeout_seconds
@@ -346,6 +366,8 @@ class Inbox:
 
         A line past the end waits for what comes.
         """
+        arguments.text("job_id", job_id)
+        arguments.whole("after", after, -1, 2**62)
         verbs = await self.verbs()
         with verbs.watch(job_id) as watch:
             if after >= 0:
@@ -370,6 +392,8 @@ class Inbox:
         Raises:
             TransitionRefused: it ended.
         """
+        arguments.text("job_id", job_id)
+        arguments.text_or_none("reason", reason)
         return await (await self.verbs()).cancel(job_id, reason=reason, owner=owner)
 
     async def replay(self, job_id: str, *, owner: str | None = None) -> JobView:
@@ -378,13 +402,14 @@ class Inbox:
         Raises:
             TransitionRefused: it has not ended, or it succeeded.
         """
-        return await (await self.verbs()).replay(job_id, owner=owner)
+        return await (await self.verbs()).replay(arguments.text("job_id", job_id), owner=owner)
 
     async def dead_letters(
         self, *, since: datetime | None = None, kind: str | None = None, owner: str | None = None
     ) -> list[DeadLetterGroup]:
         """Failed jobs in groups of the same cause, largest first."""
-        bound = since.timestamp() if since else None
+        bound = arguments.moment("since", since)
+        arguments.text_or_none("kind", kind)
         return await (await self.verbs()).dead_letters(owner=owner, since=bound, kind=kind)
 
     async def replay_dead(
@@ -400,8 +425,15 @@ class Inbox:
         owner: str | None = None,
     ) -> int:
         """Replay dead letters by id or by group; how many were accepted. The rest follows the canaries at that pace."""
-        bound = since.timestamp() if since else None
-        request = ReplayRequest(tuple(job_ids), kind, code, message, bound, canary, per_second)
+        bound = arguments.moment("since", since)
+        for name, value in (("kind", kind), ("code", code), ("message", message)):
+            arguments.text_or_none(name, value)
+        arguments.seconds("per_second", per_second)
+        if canary is not None:
+            arguments.whole("canary", canary, 1, 2**31)
+        request = ReplayRequest(
+            arguments.texts("job_ids", job_ids), kind, code, message, bound, canary, per_second
+        )
         return await (await self.verbs()).replay_dead(request, owner=owner)
 
     async def stats(self, *, owner: str | None = None) -> Stats:

@@ -33,6 +33,10 @@ JsonText = str
 DEFAULT_OWNER = "local"
 """The owner of jobs while there are no access keys."""
 
+MOST_ATTEMPTS = 1000
+MOST_SECONDS = 10**9
+"""What a job, or its handler, may ask for: up to so many attempts, and limits below so many seconds."""
+
 
 class State(StrEnum):
     """Where a job stands. There is no sixth."""
