@@ -11,6 +11,7 @@ from postroom import Inbox
 from postroom.model import Beat, Outcome, OutcomeKind
 from postroom.stores.memory import MemoryStore
 from postroom.testing import ManualClock
+from postroom.worker import heartbeat
 from postroom.worker.heartbeat import Heartbeat
 from tests.worker.workbench import SETTINGS, WeakDesk, ended, events, until
 
@@ -454,6 +455,28 @@ async def test_news_that_no_store_can_write_cost_no_other_run_its_heartbeat(inbo
         ["later"],
         ["simple", "later"],
     ]
+
+
+async def test_output_waits_neither_for_the_next_second_nor_beyond_what_memory_has(
+    inbox, desk, monkeypatch, caplog
+):
+    piece = "x" * 1_000
+
+    @inbox.handler("talks", whole=True)
+    async def talks(run):
+        desk.cut.add("heartbeat")
+        for _ in range(6_000):
+            run.emit(piece)
+        desk.cut.clear()
+        while len(await outputs(inbox, run.job_id)) < 100:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(heartbeat, "NEWS_SECONDS", 3600.0)
+    monkeypatch.setattr(heartbeat, "MAX_WAITING_CHARS", 3_000_000)
+    job = await inbox.submit("talks", "x")
+    async with inbox.worker():
+        assert (await ended(inbox, job.job_id)).state == "succeeded"
+    assert "output is dropped" in caplog.text
 
 
 async def outputs(inbox: Inbox, job_id: str) -> list[object]:

@@ -44,7 +44,7 @@ MAX_OUTPUT_CHARS = 2**20
 """Characters of output in one beat, but for a piece that is longer by itself."""
 
 MAX_WAITING_OUTPUT = 20_000
-MAX_WAITING_CHARS = 2**25
+MAX_WAITING_CHARS = 2**26
 """Pieces and characters of output that wait for the store; what comes beyond is dropped, and the log says so."""
 
 BACKOFF_SECONDS = 2.0
