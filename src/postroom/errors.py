@@ -21,6 +21,7 @@
     └── StoreError
         ├── StoreUnavailable   503  try again
         ├── StoreFull          507  no room on the disk: nothing was written
+        ├── StoreDamaged       500  the file is broken or lacks what it must have: verify, restore
         ├── StoreUnsuitable         this place or library cannot keep what we promise: refused at start
         └── SchemaOutOfDate    500  run migrate
 
@@ -179,6 +180,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreError):
     """The store has no room left; nothing is half-written. Make room."""
+
+
+class StoreDamaged(StoreError):
+    """The store's file is broken, or lacks what it must have: keep a copy, and restore a backup."""
 
 
 class StoreUnsuitable(StoreError):

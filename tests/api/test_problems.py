@@ -29,6 +29,7 @@ EXAMPLES: list[PostroomError] = [
     errors.SettingsInvalid("bad setting"),
     errors.AccessRefused("no"),
     errors.StoreUnavailable("away"),
+    errors.StoreDamaged("damaged"),
     errors.StoreFull("full"),
     errors.StoreUnsuitable("unsuitable"),
     errors.SchemaOutOfDate("run migrate"),

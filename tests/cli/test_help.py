@@ -59,6 +59,7 @@ def test_every_error_of_ours_has_an_exit_code() -> None:
     assert {name for name, code in codes.items() if code == 3} == {
         "StoreError",
         "StoreUnavailable",
+        "StoreDamaged",
         "StoreFull",
         "StoreUnsuitable",
         "SchemaOutOfDate",

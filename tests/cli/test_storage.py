@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 
 from postroom.assistant import fetch
+from postroom.stores.sqlite.connections import as_ours
 from tests.cli.conftest import Cli, work_off
 
 
@@ -35,6 +37,43 @@ def test_verify_finds_nothing_and_then_the_row_that_was_edited(cli: Cli) -> None
     report = json.loads(cli("verify", "--json").out)
     assert (report["jobs"], report["count"]) == (1, len(report["findings"]))
     assert report["findings"][0]["job_id"] == job_id
+
+
+def broken_head(path: Path) -> None:
+    path.write_bytes(b"nonsense" * 512 + path.read_bytes()[4096:])
+
+
+def broken_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    path.write_bytes(data)
+
+
+def dropped_table(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA foreign_keys = OFF; DROP TABLE payloads")
+    connection.close()
+
+
+@pytest.mark.parametrize("damage", [broken_head, broken_middle, dropped_table])
+def test_verify_tells_of_a_damaged_file_as_of_any_finding(
+    cli: Cli, folder: Path, damage: Callable[[Path], None]
+) -> None:
+    cli("submit", "echo", "--content", "hello")
+    damage(folder / "postroom.db")
+    ran = cli("verify")
+    assert ran.code == 1
+    assert "store: " in ran.out
+    assert "run postroom verify" not in ran.out + ran.err
+    report = json.loads(cli("verify", "--json").out)
+    assert report["count"] == len(report["findings"]) >= 1
+    assert report["findings"][-1]["job_id"] is None
+
+
+def test_a_store_that_may_not_be_written_says_what_to_do(tmp_path: Path) -> None:
+    error = as_ours(apsw.ReadOnlyError("attempt to write a readonly database"), tmp_path / "postroom.db")
+    assert "Give this user the right to write" in str(error)
+    assert "Try again" not in str(error)
 
 
 def test_prune_removes_what_ended_long_enough_ago(cli: Cli) -> None:

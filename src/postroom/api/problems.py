@@ -42,6 +42,7 @@ STATUSES: Mapping[type[PostroomError], int] = {
     errors.AccessRefused: 403,
     errors.StoreUnavailable: 503,
     errors.StoreFull: 507,
+    errors.StoreDamaged: 500,
     errors.StoreUnsuitable: 500,
     errors.SchemaOutOfDate: 500,
     errors.StoreError: 500,

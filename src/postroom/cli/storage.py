@@ -10,6 +10,7 @@ from postroom.cli import options
 from postroom.cli.failures import JOB_ENDED_BADLY, Ended
 from postroom.cli.output import plural, progress, say, show_json, tell
 from postroom.cli.running import with_inbox
+from postroom.errors import StoreDamaged
 
 if TYPE_CHECKING:
     from postroom.desk import Desk
@@ -80,13 +81,14 @@ def verify(store: options.StoreHere = None, as_json: options.Json = False) -> No
     from postroom.verification import Finding, verify_store
 
     found: list[Finding] = []
-    count = 0
+    count = verified = 0
 
     async def use(inbox: Inbox) -> int:
-        nonlocal count
+        nonlocal count, verified
         desk = await _desk(inbox)
         with progress("verifying", "jobs") as shown:
             async for step in verify_store(desk.store):
+                verified = step.done
                 shown.show(step.done, step.total, step.what)
                 for finding in step.findings:
                     count += 1
@@ -94,9 +96,15 @@ def verify(store: options.StoreHere = None, as_json: options.Json = False) -> No
                         found.append(finding)
                         if not as_json:
                             shown.log(str(finding))
-        return step.done
+        return verified
 
-    jobs = with_inbox(store, use, only_here="verify")
+    try:
+        jobs = with_inbox(store, use, only_here="verify")
+    except StoreDamaged as error:  # it cannot be read on; that is the finding
+        damage, jobs, count = Finding(None, "store", str(error)), verified, count + 1
+        found.append(damage)
+        if not as_json:
+            say(str(damage))
     if as_json:
         show_json({"jobs": jobs, "count": count, "findings": [finding.to_json() for finding in found]})
     elif count:

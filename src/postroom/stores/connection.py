@@ -282,6 +282,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], PostroomError]] = {
     "settings-invalid": _named(errors.SettingsInvalid),
     "access-refused": _named(errors.AccessRefused),
     "store-unavailable": _named(errors.StoreUnavailable),
+    "store-damaged": _named(errors.StoreDamaged),
     "store-full": _named(errors.StoreFull),
     "store-unsuitable": _named(errors.StoreUnsuitable),
     "schema-out-of-date": _named(errors.SchemaOutOfDate),

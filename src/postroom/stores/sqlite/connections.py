@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from postroom.errors import StoreError, StoreFull, StoreUnavailable
+from postroom.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from postroom.stores.sqlite.statements import query
 
 WRITER_CACHE_KIB = 8 * 1024
@@ -69,7 +69,8 @@ def translated(path: Path) -> Iterator[None]:
     Raises:
         StoreFull: no room on the disk, or the file may not grow.
         StoreUnavailable: locked, unreadable, unwritable now; trying again may help.
-        StoreError: the file is damaged, or a statement of ours is wrong.
+        StoreDamaged: the file is broken, or a part of the schema is missing.
+        StoreError: a statement of ours is wrong.
     """
     try:
         yield
@@ -81,10 +82,20 @@ def as_ours(error: apsw.Error, path: Path) -> StoreError:
     """Our error for one of the driver's."""
     if isinstance(error, apsw.FullError):
         return StoreFull(f"{path}: no room left on the disk; nothing was written. Make room and try again")
+    if isinstance(error, apsw.ReadOnlyError):
+        return StoreUnavailable(
+            f"{path} cannot be written by this user ({error}); commands that only read need it, too, since they take "
+            f"part in its log. Give this user the right to write {path.name}, {path.name}-wal, {path.name}-shm "
+            f"and the folder {path.name}-live, or ask a running service: --store http://…"
+        )
     if isinstance(error, UNAVAILABLE):
         return StoreUnavailable(f"{path}: SQLite says {error}; nothing was written. Try again")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-        return StoreError(
-            f"{path} is damaged or not a database ({error}): run postroom verify, restore a backup"
+        return StoreDamaged(
+            f"{path} is damaged or not a database ({error}): stop what uses it, keep a copy, restore a backup"
+        )
+    if isinstance(error, apsw.SQLError) and "no such " in str(error):
+        return StoreDamaged(
+            f"{path} lacks a part of its schema ({error}): stop what uses it, keep a copy, restore a backup"
         )
     return StoreError(f"{path}: SQLite says {type(error).__name__}: {error}")
