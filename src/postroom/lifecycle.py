@@ -761,7 +761,8 @@ class _Offer:
 
 
 def _reported_progress(job: Job, beat: Beat, counted: int) -> tuple[int, int]:
-    """Done and total after a beat. Items count themselves, whatever is said; a whole handler's word is taken.
+    """Done and total after a beat. Items count themselves, whatever is said; elsewhere the handler's word is taken, but
+    for a piece that is the only one: it is done when the run succeeds, and not while it runs.
 
     A run that starts again from the front says so: held at what an earlier run had reached, it would never seem to
     move, and be ended as stalled.
@@ -770,7 +771,7 @@ def _reported_progress(job: Job, beat: Beat, counted: int) -> tuple[int, int]:
         return counted, job.total
     total = job.total if beat.total is None or beat.total <= 0 else beat.total
     done = job.done if beat.done is None else max(0, beat.done)
-    return min(done, total), total
+    return min(done, total) if total > 1 else 0, total
 
 
 def _is_line_due(job: Job, done: int, total: int, facts: Facts) -> bool:

@@ -423,6 +423,29 @@ def test_eight_drains_cost_nothing() -> None:
     assert (life.job.state, life.job.attempts, life.job.interruptions) == (SUCCEEDED, 1, 8)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{"done": 1}, {"done": 5}, {"done": 1, "total": 1}, {"done": 5, "total": 1}, {"done": 7, "total": 0}],
+)
+def test_the_one_piece_of_a_job_with_content_is_not_done_while_it_runs(said: dict[str, int]) -> None:
+    life = running()
+    life.beat(**said, moved=True)
+    assert (life.job.done, life.job.total, life.job.progress_at) == (0, 1, life.now)
+    assert "progress" not in life.events
+    life.succeed()
+    assert (life.job.done, life.job.total) == (1, 1)
+
+
+def test_a_handler_that_says_how_much_there_is_is_believed() -> None:
+    life = running()
+    life.beat(done=3, total=10)
+    assert (life.job.done, life.job.total) == (3, 10)
+    life.beat(done=12)
+    assert (life.job.done, life.job.total) == (10, 10)
+    life.beat(done=2, total=1)
+    assert (life.job.done, life.job.total) == (0, 1)
+
+
 # ---- crash
 
 

@@ -201,7 +201,11 @@ class Run:
     # ---- telling
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Say how far a whole handler is; returns at once. In a job of items those that ended are counted instead."""
+        """Say how far the run is; returns at once. In a job of items those that ended are counted instead.
+
+        Without a ``total`` above 1 there is one piece, which is done when the run succeeds: it only counts as a sign of
+        life.
+        """
         self._assignment.recorder.progress(_count(done), None if total is None else _count(total))
 
     def emit(self, data: Any) -> None:
