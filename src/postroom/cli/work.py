@@ -52,7 +52,8 @@ def worker(
 ) -> None:
     """Run jobs: the shipped kinds, and those of --app.
 
-    May run beside `postroom serve` and other workers on the same store, or over HTTP on another machine.
+    May run beside `postroom serve` and other workers on the same store, or over HTTP on another machine. With --app it
+    works on the store that the app's inbox was made with, unless --store names another.
     """
     from postroom.observe import set_up_logging
     from postroom.wiring import open_shop
