@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -116,6 +119,83 @@ async def test_a_plain_handler_calls_steps_plainly(inbox):
     assert made == [4]
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_step_that_several_threads_ask_for_at_once_is_made_once(inbox, whole):
+    made = []
+    barrier = threading.Barrier(5)
+
+    def make(n):
+        made.append(n)
+        return [n, len(made)]
+
+    def ask(run):
+        barrier.wait(20)
+        return run.step("make", make, 1)
+
+    def handle(*args):
+        with ThreadPoolExecutor(5) as pool:
+            return list(pool.map(ask, [args[-1]] * 5))
+
+    inbox.handler("threads", whole=whole)(
+        (lambda run: handle(run)) if whole else (lambda item, run: handle(run))
+    )
+    job = await run_to_end(inbox, "threads", "x", max_attempts=1)
+    assert (job.state, job.result) == ("succeeded", [[1, 1]] * 5)
+    assert made == [1]
+
+
+async def test_steps_with_different_inputs_run_beside_each_other_in_threads(inbox):
+    barrier = threading.Barrier(3)
+
+    @inbox.handler("threads", whole=True, max_attempts=1)
+    def handle(run):
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(lambda n: run.step("meet", lambda m: barrier.wait(20) * 0 + m, n), range(3)))
+
+    assert (await run_to_end(inbox, "threads", "x")).result == [0, 1, 2]
+
+
+async def test_a_step_that_fails_in_one_thread_fails_for_those_that_wait_and_is_made_anew_later(inbox):
+    made = []
+    barrier = threading.Barrier(3)
+
+    def make():
+        made.append(1)
+        if len(made) == 1:
+            time.sleep(0.05)  # until the others ask: what they wait for has no signal
+            raise ValueError("first")
+        return "made"
+
+    def ask(run):
+        barrier.wait(20)
+        try:
+            return run.step("make", make)
+        except ValueError:
+            return None
+
+    @inbox.handler("threads", whole=True)
+    def handle(run):
+        with ThreadPoolExecutor(3) as pool:
+            first = list(pool.map(ask, [run] * 3))
+        return [first.count(None) > 0, run.step("make", make)]
+
+    assert (await run_to_end(inbox, "threads", "x")).result == [True, "made"]
+    assert len(made) == 2
+
+
+async def test_a_step_within_itself_is_refused_and_does_not_hang(inbox):
+    @inbox.handler("threads", whole=True, max_attempts=1)
+    def handle(run):
+        def again():
+            return run.step("make", again)
+
+        return again()
+
+    job = await run_to_end(inbox, "threads", "x")
+    assert (job.state, job.error["code"]) == ("failed", "RuntimeError")
+    assert "within itself" in job.error["message"]
+
+
 async def test_steps_are_kept_through_replay(inbox):
     made = []
 
@@ -146,8 +226,6 @@ async def test_arguments_that_are_no_json_are_refused_with_a_sentence(inbox, arg
 
 
 async def test_a_plain_step_of_an_async_handler_leaves_the_event_loop_free(inbox):
-    import threading
-
     @inbox.handler("threads", whole=True)
     async def threads(run):
         return await run.step("where", lambda: threading.current_thread() is threading.main_thread())
@@ -170,6 +248,25 @@ async def test_an_effect_key_is_the_same_over_attempts_and_lives_and_differs_bet
         await ended(inbox, job.job_id)
     expected = [f"{job.job_id}:a:send", f"{job.job_id}:b:send"]
     assert keys == {(1, 1): expected, (1, 2): expected, (2, 1): expected}
+
+
+async def test_no_two_effects_have_one_key_whatever_items_and_names_hold(inbox):
+    texts = ["a", "b", "a:b", ":", "%", "%3A", "%253A", "a%3Ab", "b:c", "c", "é", "0"]
+
+    @inbox.handler("mail")
+    async def mail(item, run):
+        return [run.effect_key(name) for name in texts]
+
+    @inbox.handler("whole", whole=True)
+    async def whole(run):
+        return [run.effect_key(name) for name in texts]
+
+    job = await run_to_end(inbox, "mail", items=texts, item_keys=texts)
+    keys = [key.removeprefix(job.job_id) async for item in inbox.items(job.job_id) for key in item.value]
+    job = await run_to_end(inbox, "whole", "x")
+    keys += [key.removeprefix(job.job_id) for key in job.result]
+    assert len(set(keys)) == len(keys) == len(texts) * (len(texts) + 1)
+    assert {":a:b", ":a:b%3Ac", ":a%3Ab:c", ":%25:%253A", ":é:é", ":a", ":a%3Ab"} <= set(keys)
 
 
 async def test_the_effect_key_of_a_whole_handler_names_the_job(inbox):

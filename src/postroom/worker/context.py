@@ -11,7 +11,9 @@ import asyncio
 import inspect
 import json
 import logging
+import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +30,14 @@ MAX_AMOUNT = 2**53
 """The largest number that a run reports: larger ones are not the same in every store and language."""
 
 _UNREAD = object()
+
+
+class _Making:
+    """A step that a thread makes now; others that ask for the same wait for it."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.future: Future[JsonText] = Future()
 
 
 class Assignment:
@@ -62,6 +72,8 @@ class Assignment:
         self.loop = asyncio.get_running_loop()
         self._body: Any = _UNREAD
         self.flying: dict[str, asyncio.Future[JsonText]] = {}
+        self.making: dict[str, _Making] = {}
+        self.lock = threading.Lock()
         self.usage_names: set[str] = set()
 
     @property
@@ -237,10 +249,13 @@ class Run:
         return json.dumps(self._usage) if self._usage else None
 
     def effect_key(self, name: str) -> str:
-        """A key for an effect outside (a mail, a payment): the same over all runs and lives, another for each item."""
-        if self._item_key is None:
-            return f"{self.job_id}:{name}"
-        return f"{self.job_id}:{self._item_key}:{name}"
+        """A key for an effect outside (a mail, a payment): the same over all runs and lives, another for each item.
+
+        It is ``job:item:name``, in a whole handler ``job:name``, with a colon in an item's key or a name as ``%3A`` and
+        a percent sign as ``%25``.
+        """
+        parts = [name] if self._item_key is None else [self._item_key, name]
+        return ":".join([self.job_id, *(part.replace("%", "%25").replace(":", "%3A") for part in parts)])
 
     # ---- steps
 
@@ -281,14 +296,46 @@ class Run:
 
     def _step_in_thread(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         key, input_digest = self._step_key(name, args)
-        kept = self._assignment.steps.get(key)
-        if kept is not None:
-            return decode(kept)
+        making, is_ours = self._take_up(name, key)
+        if not is_ours:
+            return decode(making.future.result())
+        try:
+            text = self._make_in_thread(name, key, input_digest, function, args)
+        except BaseException as error:
+            making.future.set_exception(error)
+            raise
+        finally:
+            with self._assignment.lock:
+                del self._assignment.making[key]
+        making.future.set_result(text)
+        return decode(text)
+
+    def _take_up(self, name: str, key: str) -> tuple[_Making, bool]:
+        """The making of a step, by this thread or by the one that came first; a kept one is made already."""
+        assignment = self._assignment
+        with assignment.lock:
+            kept = assignment.steps.get(key)
+            if kept is not None:
+                made = _Making()
+                made.future.set_result(kept)
+                return made, False
+            other = assignment.making.get(key)
+            if other is None:
+                assignment.making[key] = ours = _Making()
+                return ours, True
+        if other.thread == threading.get_ident():
+            raise RuntimeError(f"step {name!r} was called within itself, with the same arguments")
+        return other, False
+
+    def _make_in_thread(
+        self, name: str, key: str, input_digest: str, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> JsonText:
         self._in_loop(self._assignment.recorder.clear_to_start())
         value = function(*args)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
-        return decode(self._in_loop(self._keep(name, key, input_digest, value)))
+        text: JsonText = self._in_loop(self._keep(name, key, input_digest, value))
+        return text
 
     async def _keep(self, name: str, key: str, input_digest: str, value: Any) -> JsonText:
         text = self._assignment.encode(value, f"the value of step {name!r}")
