@@ -318,7 +318,8 @@ class Record:
         return beat
 
     def _take_output(self) -> tuple[JsonText, ...]:
-        taken, chars = [], 0
+        taken: list[JsonText] = []
+        chars = 0
         while self._output and len(taken) < MAX_OUTPUT and chars < MAX_OUTPUT_CHARS:
             taken.append(self._output.popleft())
             chars += len(taken[-1])
