@@ -19,6 +19,7 @@ from postroom import __version__
 from postroom.api import problems, reference, schemas
 from postroom.api.answers import json_answer
 from postroom.api.guard import LoopbackGuard
+from postroom.api.heads import Heads
 from postroom.api.routes import dead_letters, events, jobs, leases, operations
 from postroom.api.service import Service
 from postroom.inbox import Inbox
@@ -54,6 +55,7 @@ def create_app(inbox: Inbox, settings: Settings, *, doors: Sequence[APIRouter] =
         app.include_router(router)
     _describe(app)
     problems.install(app)
+    app.add_middleware(Heads)
     app.add_middleware(LoopbackGuard)
     return app
 
