@@ -203,6 +203,14 @@ def test_the_last_instant_of_the_calendar_can_be_shown_again(name: str) -> None:
     assert datetime.fromtimestamp(moment, UTC).year == 9999
 
 
+@pytest.mark.parametrize("hours", [0, 1])
+def test_an_end_lies_after_the_time_that_the_job_is_due(hours: int) -> None:
+    at = datetime.fromtimestamp(NOW + 7200, UTC)
+    with pytest.raises(DraftInvalid, match="expires_at: is not after run_at"):
+        draft(run_at=at, expires_at=at - timedelta(hours=hours))
+    assert draft(run_at=at, expires_at=at + timedelta(microseconds=10)).expires_at is not None
+
+
 def test_an_end_lies_after_now() -> None:
     at = datetime.fromtimestamp(NOW, UTC)
     assert draft(expires_at=at + timedelta(microseconds=1)).expires_at is not None

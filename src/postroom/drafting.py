@@ -88,6 +88,9 @@ class Drafting:
         expires_at = sets.get("expires_at")
         if expires_at is not None and expires_at <= now:
             check.add("expires_at", "lies in the past")
+        run_at = sets.get("run_at")
+        if expires_at is not None and run_at is not None and expires_at <= run_at:
+            check.add("expires_at", "is not after run_at: the job could never start")
         kind = check.label("kind", "assistant" if fields.get("kind") is None else fields["kind"])
         if idempotency_key is not None and not _is_key(idempotency_key):
             check.add("Idempotency-Key", "1 to 255 characters, none of them a control character")
