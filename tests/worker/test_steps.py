@@ -191,9 +191,17 @@ async def test_a_step_within_itself_is_refused_and_does_not_hang(inbox):
 
         return again()
 
-    job = await run_to_end(inbox, "threads", "x")
-    assert (job.state, job.error["code"]) == ("failed", "RuntimeError")
-    assert "within itself" in job.error["message"]
+    @inbox.handler("tasks", whole=True, max_attempts=1)
+    async def handle_async(run):
+        async def again():
+            return await run.step("make", again)
+
+        return await again()
+
+    for kind in ("threads", "tasks"):
+        job = await run_to_end(inbox, kind, "x")
+        assert (job.state, job.error["code"]) == ("failed", "RuntimeError")
+        assert "within itself" in job.error["message"]
 
 
 async def test_steps_are_kept_through_replay(inbox):

@@ -30,6 +30,7 @@ MAX_AMOUNT = 2**53
 """The largest number that a run reports: larger ones are not the same in every store and language."""
 
 _UNREAD = object()
+_WITHIN_ITSELF = "step {!r} was called within itself, with the same arguments"
 
 
 class _Making:
@@ -71,7 +72,7 @@ class Assignment:
         self.deadline = deadline
         self.loop = asyncio.get_running_loop()
         self._body: Any = _UNREAD
-        self.flying: dict[str, asyncio.Future[JsonText]] = {}
+        self.flying: dict[str, tuple[asyncio.Task[Any] | None, asyncio.Future[JsonText]]] = {}
         self.making: dict[str, _Making] = {}
         self.lock = threading.Lock()
         self.usage_names: set[str] = set()
@@ -279,9 +280,14 @@ class Run:
         kept = assignment.steps.get(key)
         if kept is not None:
             return decode(kept)
+        task = asyncio.current_task()
         if key in assignment.flying:
-            return decode(await asyncio.shield(assignment.flying[key]))
-        future = assignment.flying[key] = assignment.loop.create_future()
+            maker, other = assignment.flying[key]
+            if maker is task:
+                raise RuntimeError(_WITHIN_ITSELF.format(name))
+            return decode(await asyncio.shield(other))
+        future: asyncio.Future[JsonText] = assignment.loop.create_future()
+        assignment.flying[key] = task, future
         try:
             await assignment.recorder.clear_to_start()
             value = await _call(function, args, assignment.threads)
@@ -324,7 +330,7 @@ class Run:
                 assignment.making[key] = ours = _Making()
                 return ours, True
         if other.thread == threading.get_ident():
-            raise RuntimeError(f"step {name!r} was called within itself, with the same arguments")
+            raise RuntimeError(_WITHIN_ITSELF.format(name))
         return other, False
 
     def _make_in_thread(
