@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from postroom import (
     TransitionRefused,
     WaitTimedOut,
 )
+from tests.api.live import live_service
 
 
 @pytest.fixture
@@ -153,3 +156,30 @@ def test_inside_its_own_loop_it_refuses_instead_of_hanging(client: Client) -> No
 
     with pytest.raises(RuntimeError, match=r"use postroom\.Inbox"):
         asyncio.run_coroutine_threadsafe(call(), loop_of()).result(10)
+
+
+ENDS = {
+    "with a job": "client.submit('nobody', 'x')",
+    "in a stream": "stream = client.follow(client.submit('nobody', 'x').job_id); next(stream)",
+    "by an error": "client.submit('nobody', 'x'); sys.exit(3)",
+    "after a fork": "client.submit('nobody', 'x'); os.fork() or sys.exit(3)",
+    "closed already": "client.submit('nobody', 'x'); client.close()",
+}
+
+
+@pytest.mark.parametrize("road", ["sqlite", "http"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_script_that_ends_without_close_ends_in_silence(url: str, end: str, road: str) -> None:
+    script = f"import os, sys\nfrom postroom import Client\nclient = Client(sys.argv[1])\n{ENDS[end]}\n"
+
+    def run(where: str) -> tuple[int, str, str]:
+        words = [sys.executable, "-c", script, where]
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+        return ran.returncode, ran.stdout, ran.stderr
+
+    if road == "http":
+        with live_service() as live:
+            ended = run(live.url)
+    else:
+        ended = run(url)
+    assert ended == (3 if end == "by an error" else 0, "", "")

@@ -7,6 +7,7 @@ works over every store and over HTTP, and every name means what it means there.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  # registers its own end, which must come after ours
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,18 @@ from postroom.verbs import Receipt, WorkerView
 from postroom.views import ItemView, JobPage, JobView
 
 T = TypeVar("T")
+
+_open: set[Client] = set()
+"""Clients whose loop runs: a script that ends without `close` must not end in the middle of what their tasks do."""
+
+
+def _close_all() -> None:
+    for client in list(_open):
+        client._close_at_exit()
+
+
+# Not atexit: by then no pool takes work any more, and closing a store needs one. These are called last in, first out.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]
 
 
 class Client:
@@ -58,11 +71,17 @@ class Client:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
+            _open.discard(self)
         if loop is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._inbox.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+
+    def _close_at_exit(self) -> None:
+        """As `close`, where its thread is there to do it: not after a fork."""
+        if self._thread is not None and self._thread.is_alive():
+            self.close()
 
     # ---- submitting
 
@@ -183,6 +202,7 @@ class Client:
             raise
 
     def _iterate(self, stream: AsyncIterator[T]) -> Iterator[T]:
+        loop = self._running_loop()
         try:
             while True:
                 try:
@@ -190,7 +210,8 @@ class Client:
                 except StopAsyncIteration:
                     return
         finally:
-            self._run(_close(stream))
+            if self._loop is loop:  # else it was closed meanwhile, and its streams with it
+                self._run(_close(stream))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -200,6 +221,7 @@ class Client:
                     target=_serve, args=(self._loop,), name="postroom-client", daemon=True
                 )
                 self._thread.start()
+                _open.add(self)
             elif self._thread is threading.current_thread():
                 raise RuntimeError(
                     "a client cannot be used inside its own event loop: use postroom.Inbox there"
