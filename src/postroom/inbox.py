@@ -303,7 +303,8 @@ class Inbox:
         try:
             states = tuple(State(name) for name in names)
         except (ValueError, TypeError):
-            raise DraftInvalid(f"state: one of {', '.join(State)}, found {state!r}") from None
+            shown = ", ".join(map(repr, names)) if isinstance(names, list | tuple) else repr(state)
+            raise DraftInvalid(f"state: one of {', '.join(State)}, found {shown}") from None
         query = Query(
             owner,
             states,

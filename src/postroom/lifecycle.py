@@ -530,9 +530,7 @@ def replay(job: Job, intent: Replay, facts: Facts) -> Change | Kept:
     if intent.life is not None and intent.life < job.life:
         return Kept(job)
     if (job.state, "replay") not in TRANSITIONS:
-        hint = (
-            "it succeeded: submit a new job to run it again" if job.state is SUCCEEDED else "it has not ended"
-        )
+        hint = "submit a new job to run it again" if job.state is SUCCEEDED else "it has not ended"
         raise TransitionRefused(
             f"job {job.job_id} is {job.state}: {hint}", job_id=job.job_id, state=job.state
         )

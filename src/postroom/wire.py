@@ -720,7 +720,8 @@ def names(value: Any, path: str, *, least: int, most: int) -> tuple[str, ...]:
     """A list of names (kinds, queues) from outside."""
     is_list = isinstance(value, list) and least <= len(value) <= most
     if not is_list or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in value):
-        raise ShapeRefused(f"{path}: a list of {least} to {most} names of 1 to 200 characters")
+        many = "one name" if most == 1 else f"a list of {least} to {most} names"
+        raise ShapeRefused(f"{path}: {many} of 1 to 200 characters")
     return tuple(value)
 
 

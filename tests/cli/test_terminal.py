@@ -96,6 +96,11 @@ def test_a_result_that_goes_into_a_file_is_as_it_is() -> None:
     assert ran.stdout == NASTY.encode() + b"\n"
 
 
+def test_a_wrong_state_is_told_as_it_was_typed(cli: Cli) -> None:
+    cli("submit", "echo", "--content", "x")
+    assert cli("list", "--state", "done").err.endswith("found 'done'\n")
+
+
 # ---- outputs that cannot take it
 
 
