@@ -120,7 +120,8 @@ def test_a_key_is_a_short_printable_text(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "x" * (MAX_KEY_CHARS + 1), "a\n", "é\x7f", "é\x00", "\ud800", "a\x9bb", "a\u202eb", 1, None, True]
+    "key",
+    ["", "x" * (MAX_KEY_CHARS + 1), "a\n", "é\x7f", "é\x00", "\ud800", "a\x9bb", "a\u202eb", 1, None, True],
 )
 def test_what_is_no_key_is_refused_with_its_place(key: Any) -> None:
     found = problems(items=[1, 2], item_keys=["fine", key])

@@ -113,7 +113,9 @@ def test_limits_that_say_nothing_are_none() -> None:
 # ---- refusals
 
 
-@pytest.mark.parametrize("kind", ["", "k" * 201, "a\x9bb", "a\u202eb", "a\nb", "a\x00", "\ud800", None, 7, b"k"])
+@pytest.mark.parametrize(
+    "kind", ["", "k" * 201, "a\x9bb", "a\u202eb", "a\nb", "a\x00", "\ud800", None, 7, b"k"]
+)
 def test_a_kind_is_a_short_printable_text(kind: Any) -> None:
     assert "1 to 200 printable characters" in refusal(Handler(kind, plain))
 

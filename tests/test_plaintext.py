@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postroom.plaintext import LABEL_CHARS, UNSAFE, for_terminal, is_label, is_plain, json_for_terminal
@@ -48,6 +48,7 @@ def test_what_is_shown_never_acts_and_is_shown_the_same_twice(text: str) -> None
 
 
 @given(st.text())
+@example("\x7f")
 def test_json_is_the_same_value_and_never_acts(text: str) -> None:
     shown = json_for_terminal(json.dumps({"a": text}, ensure_ascii=False, indent=2))
     assert json.loads(shown) == {"a": text}

@@ -40,7 +40,7 @@ def for_terminal(text: str) -> str:
 
 def json_for_terminal(text: str) -> str:
     """JSON text with what is not plain escaped: the same value, whoever reads it."""
-    if text.isascii():
+    if text.isascii() and "\x7f" not in text:  # of ASCII, JSON itself leaves only this one as it is
         return text
     return _but_layout.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
