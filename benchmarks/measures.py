@@ -180,7 +180,8 @@ def backlog(folder: Path, size: int = 1_000_000) -> Figures:
             "UPDATE jobs SET state = 'succeeded', finished_at = updated_at, place = NULL, wake_at = NULL "
             "WHERE kind = 'gone'"
         )
-    connection.pragma("wal_checkpoint(truncate)")  # the log of a million edits is this measure's, not a worker's
+    # The log of a million edits is this measure's own, and no worker's.
+    connection.pragma("wal_checkpoint(truncate)")
     connection.close()
     beside = []
     for _ in range(3):
