@@ -32,7 +32,7 @@ import pytest
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
 
 # A slow machine is no fault that a test may find: no example has a deadline, and a failure prints how to repeat it.
-# In CI the examples are the same at every run, so that a change is judged by what it changed; elsewhere chance searches.
+# In CI the examples are the same at every run, so a change is judged by what it changed; elsewhere chance searches.
 hypothesis.settings.register_profile(
     "postroom",
     deadline=None,
