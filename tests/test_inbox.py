@@ -7,8 +7,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -29,7 +30,7 @@ from postroom.inbox import BULK, Inbox
 from postroom.model import Draft, ErrorInfo, Lease, Outcome, OutcomeKind, State
 from postroom.settings import Settings
 from postroom.stores.memory import MemoryStore
-from postroom.stores.port import ClaimRequest, Submission, Submitted
+from postroom.stores.port import ClaimRequest, Submission, Submitted, Watch
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.verbs import Receipt
 from postroom.views import INLINE_RESULT_BYTES
@@ -324,11 +325,34 @@ async def test_a_follower_goes_on_from_a_line(inbox: Inbox) -> None:
     assert await told(inbox, job.job_id, after=2) == []
 
 
+class _Seen:
+    """A watch that tells when somebody begins to wait on it: by then they have looked."""
+
+    def __init__(self, watch: Callable[..., Watch], has_begun: asyncio.Event, *topics: str) -> None:
+        self._watch = watch(*topics)
+        self._has_begun = has_begun
+
+    def __enter__(self) -> Self:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._watch.__exit__(*error)
+
+    async def wait(self, timeout_seconds: float) -> bool:
+        self._has_begun.set()
+        return await self._watch.wait(timeout_seconds)
+
+
 @pytest.mark.parametrize("after", [0, 7, 1000])
-async def test_a_line_past_the_end_waits_for_what_comes(inbox: Inbox, after: int) -> None:
+async def test_a_line_past_the_end_waits_for_what_comes(
+    inbox: Inbox, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = await inbox.submit("note", "a")
+    verbs, has_looked = await inbox.verbs(), asyncio.Event()
+    monkeypatch.setattr(verbs, "watch", partial(_Seen, verbs.watch, has_looked))
     following = asyncio.create_task(told(inbox, job.job_id, after=after))
-    await asyncio.sleep(0.01)  # so that it has looked, and knows that nothing is there yet
+    await has_looked.wait()
     await succeed(inbox)
     assert await following == ["1 claimed", "2 succeeded"]
 
